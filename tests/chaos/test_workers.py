@@ -1,4 +1,4 @@
-"""Workers that die, freeze, starve, come and go."""
+"""Workers, connections and coordinators that die, freeze, are cut, come and go."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import random
 import signal
 import threading
+import time
 from typing import Any
 
 import pytest
 
-from tests.chaos.harness import FREE, KEPT, TOL, Chaos, until
+from tests.chaos.harness import FREE, KEPT, TOL, Chaos, shorten, until
+from tests.chaos.proxy import Proxy
 
 ORDER = "topline.pipeline.cluster.worker_blocks:run_request"
 BLOCK = "topline.solvers.blocks.block:Block.run"
@@ -216,3 +218,162 @@ def test_everything_killed(chaos: Chaos, rng: random.Random) -> None:
     cluster.close()
     chaos.row.saw = "nothing: it was killed"
     chaos.conclude(chaos.go_on("--tol", TOL))
+
+
+# More than a starved machine takes to answer, and no more than a test can wait.
+PATIENT = ("--heartbeat-timeout", 20, "--worker-wait", 20)
+ENDLESS = ("--tol", 1e-9)
+
+
+@pytest.mark.parametrize(
+    "how", ["cut once", "cut for good", "swallowed", pytest.param("slow", marks=pytest.mark.chaos_long)]
+)
+def test_coordinator_to_scheduler(chaos: Chaos, rng: random.Random, how: str) -> None:
+    cluster = chaos.cluster().start()
+    goes_on = how in ("cut once", "slow")
+    with Proxy(cluster.port) as proxy:
+        words = (*FREE, *PATIENT, *(() if goes_on else ENDLESS))
+        job = chaos.train(*words, on=cluster, address=proxy.address)
+        chaos.wait_for_orders(cluster, rng.randrange(200, 800))
+        {
+            "cut once": proxy.cut,
+            "cut for good": lambda: proxy.cut(refuse=True),
+            "swallowed": proxy.swallow,
+            "slow": lambda: proxy.slow_down(0.003),
+        }[how]()
+        ended = job.wait()
+    if not goes_on:
+        ended = chaos.resume(ended, "--tol", TOL)
+    chaos.conclude(ended)
+
+
+@pytest.mark.parametrize("how", ["cut", pytest.param("swallowed", marks=pytest.mark.chaos_long)])
+def test_worker_to_scheduler(chaos: Chaos, rng: random.Random, how: str) -> None:
+    cluster = chaos.cluster()
+    with Proxy(cluster.port) as proxy:
+        cluster.start(through=[proxy.address])
+        job = chaos.train(*FREE, *PATIENT, on=cluster)
+        chaos.wait_for_orders(cluster, rng.randrange(200, 800))
+        if how == "cut":
+            proxy.cut()
+        else:
+            proxy.swallow()
+        ended = job.wait()
+        chaos.conclude(ended)
+        chaos.row.repeated = cluster.extra_rounds()
+        cluster.close()
+
+
+@pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=pytest.mark.chaos_long)])
+def test_scheduler(chaos: Chaos, rng: random.Random, how: str) -> None:
+    cluster = chaos.cluster().start()
+    job = chaos.train(*FREE, *PATIENT, *ENDLESS, on=cluster)
+    chaos.wait_for_orders(cluster, rng.randrange(200, 800))
+    assert cluster.scheduler is not None
+    cluster.scheduler.send(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    ended = job.wait()
+    assert "scheduler" in ended.sentence
+    chaos.conclude(chaos.resume(ended, "--tol", TOL))
+
+
+@pytest.mark.parametrize(
+    ("days", "whose"),
+    [
+        (400, "coordinator"),
+        (400, "scheduler"),
+        pytest.param(-400, "coordinator", marks=pytest.mark.chaos_long),
+    ],
+)
+def test_clock_jumps(chaos: Chaos, rng: random.Random, days: int, whose: str) -> None:
+    jump = (86400.0 * days, rng.randrange(100, 300))
+    if whose == "coordinator":
+        ended = chaos.train(*FREE, "--checkpoint-seconds", 0.2, clock=jump).wait()
+    else:
+        cluster = chaos.cluster().start(clock=jump)
+        ended = chaos.train(*FREE, on=cluster).wait()
+    assert chaos.conclude(ended)["primal"] == chaos.undisturbed["primal"]
+
+
+@pytest.mark.chaos_long
+def test_clock_of_the_scheduler_jumps_back(chaos: Chaos, rng: random.Random) -> None:
+    """Dask then holds its messages back until the clock is where it was: calls are no such messages."""
+    cluster = chaos.cluster().start(clock=(-86400.0 * 400, rng.randrange(30, 100)))
+    chaos.conclude(chaos.train(*FREE, on=cluster).wait())
+
+
+@pytest.mark.parametrize("moment", ["round", "checkpoint", "publication"])
+def test_coordinator_killed_in_a(chaos: Chaos, rng: random.Random, moment: str) -> None:
+    where, call = {
+        "round": ("topline.solvers.executors:ThreadExecutor.run", rng.randrange(70, 90)),
+        "checkpoint": ("topline.storage.runs.checkpoints:write_group", rng.randrange(2, 4)),
+        "publication": ("topline.pipeline.training.run:save_model", 1),
+    }[moment]
+    fault = {"where": where, "call": call, "do": "kill", "delay": rng.uniform(0.0005, 0.01)}
+    hold = {"where": "topline.storage.stores.local:_sync_folder", "call": 1, "always": True, "do": "nap"}
+    words = (*KEPT, "--checkpoint-seconds", 0.1, *(ENDLESS if moment != "publication" else ()))
+    job = chaos.train(*words, faults=[fault, *([hold] if moment == "checkpoint" else [])])
+    ended = job.wait()
+    assert ended.code == -signal.SIGKILL, ended.err
+    chaos.row.saw = "nothing: it was killed"
+    chaos.conclude(chaos.go_on("--tol", TOL))
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_coordinator_gets(chaos: Chaos, rng: random.Random, number: str) -> None:
+    job = chaos.train(*KEPT, *ENDLESS)
+    chaos.wait_for_rounds(rng.randrange(20, 60))
+    job.send(signal.Signals[number])
+    ended = job.wait()
+    assert number in ended.sentence
+    chaos.conclude(chaos.resume(ended, "--tol", TOL))
+    assert chaos.row.repeated == 0
+
+
+def test_coordinator_gets_sigint_twice(chaos: Chaos, rng: random.Random) -> None:
+    """The second one in the midst of the checkpoint that the first one had asked for."""
+    hold = {"where": "topline.pipeline.training.checkpointing:save_checkpoint", "call": 1, "do": "hold"}
+    job = chaos.train(*KEPT, "--checkpoint-seconds", 100, *ENDLESS, faults=[hold])
+    chaos.wait_for_rounds(rng.randrange(20, 60))
+    job.send(signal.SIGINT)
+    time.sleep(rng.uniform(0.1, 0.4))
+    job.send(signal.SIGINT)
+    ended = job.wait()
+    assert "Traceback" not in ended.err
+    chaos.conclude(chaos.resume(ended, "--tol", TOL))
+
+
+def test_two_trainings_on_one_run(chaos: Chaos, rng: random.Random) -> None:
+    first = chaos.train(*KEPT, *ENDLESS)
+    chaos.wait_for_rounds(rng.randrange(20, 60))
+    second = chaos.train(run="r0001").wait()
+    assert second.code == 73
+    assert "run r0001 is already being trained by process" in second.sentence
+    assert str(first.pid) in second.sentence
+    first.send(signal.SIGINT)
+    chaos.row.saw = shorten(second.sentence)
+    chaos.conclude(chaos.resume(first.wait(), "--tol", TOL))
+    assert chaos.row.repeated == 0
+    assert chaos.train("--tol", TOL, run="r0001").wait().code == 0, "the lock is gone with who held it"
+
+
+def test_other_settings_on_resume(chaos: Chaos) -> None:
+    job = chaos.train(*KEPT, *ENDLESS)
+    chaos.wait_for_rounds(20)
+    job.send(signal.SIGINT)
+    ended = job.wait()
+    refused = chaos.train("--C", 2, run="r0001").wait()
+    assert refused.code == 2
+    assert "C was 0.5, now 2.0" in refused.sentence
+    chaos.row.saw = shorten(refused.sentence)
+    chaos.conclude(chaos.resume(ended, "--tol", TOL))
+
+
+def test_history_torn(chaos: Chaos, rng: random.Random) -> None:
+    job = chaos.train(*FREE, "--checkpoint-seconds", 0.2, *ENDLESS)
+    chaos.wait_for_checkpoints(1)
+    job.end()
+    history = chaos.store / "runs" / "r0001" / "history.jsonl"
+    lines = history.read_bytes()
+    history.write_bytes(lines[: len(lines) - rng.randrange(2, 40)])
+    chaos.row.saw = "nothing"
+    chaos.conclude(chaos.go_on("--tol", TOL), complete=False)

@@ -1,10 +1,8 @@
-"""Pages as people meet them: on a phone, in the dark, by keyboard, without a script, at fifty models.
-
-The screenshots stay in the tests' output folder (pytest's --basetemp).
-"""
+"""Pages in a browser: on a phone, in the dark, by keyboard, without network, live while a run goes on."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +12,13 @@ import pytest
 
 from tests.e2e.browser import Tab
 from tests.e2e.legibility import assert_for_everybody, downloaded, walk_by_keyboard
-from tests.e2e.test_sweep_in_browser import made_by_hand
-from tests.pipeline.dashboards import decided, finished_run, hand_made_store, published
+from tests.pipeline.dashboards import NASTY, begun_run, decided, finished_run, hand_made_store, published
 from tests.pipeline.pictures import write_classes
-from tests.pipeline.report.test_document import NASTY, hand_made_report
+from tests.pipeline.report.test_document import hand_made_report
+from tests.pipeline.small_data import small_dataset
+from topline.pipeline.cluster import announce, open_cluster
 from topline.pipeline.dashboard import serve_dashboard
+from topline.pipeline.dashboard.dask_page import PATH
 from topline.pipeline.ingest import extract
 from topline.pipeline.ingest.editing import Edits
 from topline.pipeline.inspection import inspect_model, suggest_rows
@@ -32,9 +32,12 @@ from topline.pipeline.options import (
 )
 from topline.pipeline.prediction.files import table_schema, write_page
 from topline.pipeline.report import render_report
+from topline.pipeline.sweep import SweepCell, SweepResult
 from topline.pipeline.sweep.result import render
 from topline.pipeline.training import train
-from topline.storage.stores import Store
+from topline.storage.runs import create_run, finish_run, read_history
+from topline.storage.served_schedule import ServedSchedule, note_schedule
+from topline.storage.stores import Store, open_store
 
 pytestmark = pytest.mark.browser
 
@@ -294,3 +297,211 @@ def test_a_sweep(tab: Tab, tmp_path: Path) -> None:
     page.write_text(render(made_by_hand()), encoding="utf-8")
     assert_for_everybody(tab, page.as_uri(), tmp_path, "sweep")
     assert tab.complaints == []
+
+
+ABOUT_BLANK = "about:blank"
+# Least contrast of text with what is behind it, as WCAG asks of AA.
+READABLE = 4.5
+
+CONTRAST = """
+(() => {
+  const light = (colour) => {
+    const [r, g, b] = colour.match(/[0-9.]+/g).slice(0, 3).map(Number).map((value) => {
+      const share = value / 255;
+      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  let least = Infinity;
+  const texts = ".label, .figure, .badge, td, th, h1, h2, .sub, figcaption";
+  for (const element of document.querySelectorAll(texts)) {
+    const [a, b] = [light(getComputedStyle(element).color), light(behind(element))];
+    least = Math.min(least, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05));
+  }
+  return least;
+})()
+"""
+
+
+def last_gap(store: Store, run: str) -> str:
+    rounds = [record for record in read_history(store, run) if "round" in record]
+    return f"{min(record['relative_gap'] for record in rounds):.2e}"
+
+
+def assert_readable(tab: Tab) -> None:
+    assert tab.ask("document.documentElement.scrollWidth") <= 1280
+    assert tab.ask(CONTRAST) >= READABLE
+    # A picture has a name, and a heading of every section is there for who jumps from one to the next.
+    assert tab.ask("[...document.querySelectorAll('svg')].every((one) => one.getAttribute('aria-label'))")
+    assert tab.ask(
+        "[...document.querySelectorAll('main section[id]')].every((one) => one.querySelector('h2'))"
+    )
+
+
+def test_a_run_is_followed_while_it_lives(tab: Tab, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    story = begun_run(store, 30)
+    with serve_dashboard(store, port=0) as url:
+        tab.open(f"{url}runs/{story.run}")
+        assert last_gap(store, story.run) in tab.text("[data-part=tiles]")
+        assert tab.text("[data-part=verdict]") == "Running"
+        assert tab.ask("document.querySelectorAll('svg').length") == 10
+        tab.shoot(tmp_path / "run_light.png")
+        assert_readable(tab)
+        story.rounds(30, 45, names="a")
+        story.event("rebalance", workers=[], reason="a worker joined")
+        gap = last_gap(store, story.run)
+        tab.until(f"document.querySelector('[data-part=tiles]').innerText.includes('{gap}')")
+        tab.until("document.querySelector('[data-part=events]').innerText.includes('blocks moved')")
+        assert tab.text("[data-part=events]").count(NASTY) == 1
+        tab.open(f"{url}runs/{story.run}", dark=True)
+        tab.shoot(tmp_path / "run_dark.png")
+        assert_readable(tab)
+        story.end()
+        finish_run(store, story.run, {"status": "solved"})
+        tab.until("document.querySelector('[data-part=verdict]').innerText === 'Solved'")
+    # The server is gone, and the page says so instead of looking alive; it looks at once when it is shown.
+    tab.ask("document.dispatchEvent(new Event('visibilitychange'))")
+    tab.until("!document.getElementById('trouble').hidden")
+    assert [text for text in tab.complaints if "ERR_CONNECTION" not in text] == []
+    tab.complaints.clear()
+
+
+def test_the_keyboard_reaches_everything(tab: Tab, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    story = begun_run(store)
+    story.leave()
+    with serve_dashboard(store, port=0) as url:
+        tab.open(f"{url}runs/{story.run}")
+        tab.press("Tab")
+        assert tab.ask("document.activeElement.className") == "skip"
+        tab.ask("document.getElementById('pause').focus()")
+        tab.press("Enter")
+        assert tab.ask("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
+        tab.ask("document.querySelector('summary').focus()")
+        tab.press("Enter")
+        assert "relative gap" in tab.text("[data-part=rounds]")
+        tab.open(ABOUT_BLANK)
+
+
+def test_models_and_their_champions(tab: Tab, tmp_path: Path) -> None:
+    store = hand_made_store(tmp_path / "store")
+    with serve_dashboard(store, port=0) as url:
+        for scheme in ("light", "dark"):
+            tab.open(url, dark=scheme == "dark")
+            assert "m0002" in tab.text("[data-part=tiles]")
+            assert "94.0%" in tab.text("[data-part=tiles]")
+            tab.shoot(tmp_path / f"models_{scheme}.png")
+            tab.shoot(tmp_path / f"models_{scheme}_whole.png", whole=True)
+            assert_readable(tab)
+        tab.follow("document.querySelector('[data-part=runs] a').click()")
+        tab.until("document.title.startsWith('Run r0003')")
+        tab.open(ABOUT_BLANK)
+    assert tab.complaints == []
+
+
+def test_a_schedule_that_nobody_serves_any_more(tab: Tab, tmp_path: Path) -> None:
+    store = hand_made_store(tmp_path / "store")
+    note_schedule(store, ServedSchedule("6h", "UTC", process="host:7").beating("2026-03-01T02:00:00+00:00"))
+    with serve_dashboard(store, port=0) as url:
+        for scheme in ("light", "dark"):
+            tab.open(url, dark=scheme == "dark")
+            assert "dead: no heartbeat for" in tab.text("main")
+            tab.shoot(tmp_path / f"dead_schedule_{scheme}.png", whole=True)
+            assert_readable(tab)
+        tab.open(ABOUT_BLANK)
+    assert tab.complaints == []
+
+
+def test_a_real_run_is_the_same_afterwards_and_without_a_server(tab: Tab, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    small_dataset(folder)
+    done = train(TrainConfig(store=str(folder), k=2, tol=1e-2), ClusterConfig(workers=0))
+    page = write_page(str(folder), done.run, tmp_path / "run.html")
+    tab.open(Path(page).as_uri())
+    assert last_gap(open_store(folder), done.run) in tab.text("[data-part=tiles]")
+    assert tab.text("[data-part=verdict]") == "Solved"
+    tab.shoot(tmp_path / "run_afterwards.png")
+    assert_readable(tab)
+    assert not tab.ask("document.scripts[0].text.includes('fetch(')")
+    assert tab.complaints == []
+
+
+@pytest.mark.cluster
+def test_the_page_in_dasks_dashboard(tab: Tab, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    story = begun_run(store)
+    with open_cluster(ClusterConfig(workers=1, dashboard=True), data_bytes=1) as client:
+        assert client is not None
+        announce(client, store.url, story.run)
+        port = re.search(r":(\d+)/status", client.dashboard_link)
+        assert port is not None
+        tab.open(f"http://127.0.0.1:{port[1]}/{PATH}")
+        assert last_gap(store, story.run) in tab.text("[data-part=tiles]")
+        story.rounds(30, 40, names="a")
+        gap = last_gap(store, story.run)
+        tab.until(f"document.querySelector('[data-part=tiles]').innerText.includes('{gap}')")
+        tab.shoot(tmp_path / "dask.png")
+        assert tab.text("[data-part=events]").count(NASTY) == 1
+        tab.open(ABOUT_BLANK)
+    story.leave()
+    assert tab.complaints == []
+
+
+def test_a_page_before_the_first_round(tab: Tab, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    run = create_run(store, {"tol": 1e-3, "loss": NASTY})
+    with serve_dashboard(store, port=0) as url:
+        tab.open(f"{url}runs/{run}")
+        assert "No round has finished yet" in tab.text("[data-part=charts]")
+        tab.open(ABOUT_BLANK)
+    assert tab.complaints == []
+
+
+def test_report_opens_without_a_network_and_without_a_complaint(tab: Tab, tmp_path: Path) -> None:
+    complaints = tab.open_page(render_report(hand_made_report()), tmp_path)
+    assert "Certified" in tab.text("body")
+    assert tab.ask("document.querySelectorAll('svg').length") == 11
+    assert complaints == []
+
+
+def test_a_page_that_loads_something_would_be_noticed(tab: Tab, tmp_path: Path) -> None:
+    loading = '<img src="https://example.org/x.png"><script>alert(1)</script></body>'
+    page = render_report(hand_made_report()).replace("</body>", loading)
+    complaints = tab.open_page(page, tmp_path)
+    assert len(complaints) >= 2
+    assert any("img-src" in text for text in complaints)
+
+
+def test_report_fits_a_window_of_1280_pixels(tab: Tab, tmp_path: Path) -> None:
+    tab.open_page(render_report(hand_made_report()), tmp_path)
+    assert tab.ask("document.documentElement.scrollWidth") <= 1280
+
+
+def made_by_hand() -> SweepResult:
+    """Two losses and three C, one cell of them out."""
+    cell = SweepCell(
+        loss="topk_hinge", k=5, smoothing=0.0, C=1.0, mean=0.9, error=0.01, low=0.5, high=0.99,
+        relative_gap=1e-3, passes=70, seconds=1.5, rounds=2, state="finished", why="settled",
+    )  # fmt: skip
+    out = replace(cell, C=10.0, mean=0.8, state="pruned", why="race: behind the best")
+    smooth = replace(cell, loss="softmax", k=None, C=0.1, mean=0.85)
+    return SweepResult(
+        "s0001", "/a <store>", "d0001", 900, 12, 26, 5, 5, "top-5", "race", 1e-3,
+        (replace(cell, C=0.1, mean=0.7), cell, out, smooth), cell, cell, True, 280, 6.0, 3.0,
+    )  # fmt: skip
+
+
+def test_the_page_of_a_sweep_opens_without_a_complaint(tab: Tab, tmp_path: Path) -> None:
+    complaints = tab.open_page(render(made_by_hand()), tmp_path)
+    assert tab.ask("document.querySelectorAll('svg').length") == 2
+    assert "edge of the grid" in tab.text("body")
+    assert "/a <store>" in tab.text("body")
+    assert complaints == []

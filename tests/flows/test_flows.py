@@ -36,6 +36,7 @@ from topline.flows.runners import run_flow
 from topline.flows.tasks import fit_model, repeatable
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
 from topline.pipeline.options import EvaluateConfig, ExtractConfig, RetrainConfig, RunConfig, TrainConfig
+from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.training import session, train
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.run import Task
@@ -331,3 +332,17 @@ def test_what_may_pass_is_tried_again_and_what_is_wrong_is_not() -> None:
 
     assert retrying() == "done"
     assert calls == {"flaky": 2, "wrong": 1}
+
+
+def test_a_sweep_is_a_completed_run_that_shows_its_best_cell_and_links_its_page(store: str) -> None:
+    config = SweepConfig(store=store, C=(0.1, 1.0), k=(2,), topk=1, folds=2, train_best=True)
+    result = run_flow("sweep", {"config": config, "cluster": IN_PROCESS})
+    run = newest_run()
+    assert (run.state_name, run.name) == ("Completed", f"sweep on {store}")
+    assert SweepConfig.model_validate(run.parameters["config"]) == config
+    posted = artifacts_of(run.id)
+    assert posted["sweep-progress"].data == 100.0
+    assert f"C = {result.best.C:g}" in str(posted["summary"].data)
+    assert result.trained is not None
+    assert result.trained.model in str(posted["summary"].data)
+    assert result.page in str(posted["report"].data)

@@ -1,22 +1,43 @@
-"""What the caller of a flow gets when its server is away, hangs or dies; no server is needed for this."""
+"""What the caller of a flow gets whatever its server does, what is tried again, and what is set before."""
 
 from __future__ import annotations
 
+import errno
+import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from prefect import Task
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings.models.server.events import ServerEventsSettings
+from prefect.settings.models.server.services import ServerServicesDBVacuumSettings
 
 from tests.pipeline.dashboard.test_monitoring import exit_code
-from topline.flows import launching, reporting
+from topline.flows import environment, launching, reporting
 from topline.flows.environment import FlowServerError
-from topline.flows.launching import FLOWS, launch, require_server
+from topline.flows.launching import FLOWS, launch, refuse_credentials, require_server
 from topline.flows.runners import run_flow
-from topline.pipeline.errors import InputError, InterruptedRunError, PipelineError
+from topline.flows.tasks import is_transient, repeatable
+from topline.pipeline.errors import (
+    ClusterError,
+    ConfigError,
+    InputError,
+    InterruptedRunError,
+    PipelineError,
+    RejectedShareError,
+)
+from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError
 
 
 @pytest.fixture
@@ -170,3 +191,201 @@ def test_every_flow_is_described_and_keeps_no_pickles() -> None:
             parameter for group in groups for parameter, one in group.items() if not one.get("description")
         ]
         assert nameless == [], name
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClusterError("no worker"),
+        AccessError("s3 is away"),
+        ConnectionResetError("peer"),
+        TimeoutError("slow"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_does_not_answer_may_answer_later(error: Exception) -> None:
+    assert is_transient(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("k"),
+        InputError("no images"),
+        RejectedShareError("too many"),
+        InterruptedRunError("stopped by Ctrl-C"),
+        InvalidProblemError("a label out of range"),
+        NonFiniteError("NaN in row 3"),
+        IntegrityError("rows 0-63"),
+        NotFoundError("d0007"),
+        DiskFullError("no room"),
+        OSError(errno.ENOSPC, "no room"),
+        PermissionError("read-only"),
+        ValueError("anything else"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_bad_data_and_bad_options_stay_bad(error: Exception) -> None:
+    assert not is_transient(error)
+
+
+def test_a_store_that_refuses_permission_is_not_asked_again() -> None:
+    error = AccessError("the store is read-only")
+    error.__cause__ = PermissionError("denied")
+    assert not is_transient(error)
+
+
+def interrupted_by(cause: Exception) -> InterruptedRunError:
+    error = InterruptedRunError("resume it")
+    error.__cause__ = cause
+    return error
+
+
+def test_a_run_that_lost_its_scheduler_is_tried_again_and_one_without_room_is_not() -> None:
+    assert is_transient(interrupted_by(ClusterError("the scheduler is gone")))
+    assert is_transient(interrupted_by(AccessError("s3 is away")))
+    assert not is_transient(interrupted_by(DiskFullError("no room")))
+    assert not is_transient(interrupted_by(KeyboardInterrupt()))
+
+
+LOST = httpx.ConnectError("the server was killed")
+
+
+@pytest.mark.parametrize("lost_at", ["begin", "end"])
+@pytest.mark.parametrize("failure", [None, InputError("no images"), RuntimeError("no memory")], ids=repr)
+def test_a_server_that_is_lost_costs_the_record_of_a_step_alone(
+    lost_at: str, failure: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def step(number: int) -> int:
+        calls.append(number)
+        if failure is not None:
+            raise failure
+        return 2 * number
+
+    def engine(self: Task[[int], int], number: int) -> int:
+        """Prefect's, with a server that is gone before the step, or when its outcome is to be reported."""
+        with suppress(InputError, RuntimeError):
+            if lost_at == "end":
+                self.fn(number)
+        raise LOST
+
+    monkeypatch.setattr(Task, "__call__", engine)
+    outcome: Any
+    try:
+        outcome = repeatable(step)(21)
+    except Exception as error:
+        outcome = error
+    assert outcome == (42 if failure is None else failure)
+    assert calls == [21], "the work is done once"
+
+
+SECRET = "secret-that-must-not-appear"
+
+
+@pytest.mark.parametrize("url", [f"s3://AKIA:{SECRET}@bucket/store", f"s3://bucket/store?secret={SECRET}"])
+def test_no_flow_is_started_with_a_secret_among_its_parameters(url: str) -> None:
+    # There is no server in this test: asking for one would take minutes, and end in another error.
+    parameters = {"config": TrainConfig(store=url), "cluster": ClusterConfig()}
+    with pytest.raises(
+        ConfigError, match=r"s3://(\*\*\*@bucket/store|bucket/store\?\*\*\*): leave"
+    ) as caught:
+        launch("train", parameters, None)
+    assert SECRET not in str(caught.value)
+
+
+def test_secrets_are_found_anywhere_and_plain_urls_pass() -> None:
+    refuse_credentials({"config": TrainConfig(store="s3://bucket/store"), "cluster": ClusterConfig()})
+    with pytest.raises(ConfigError):
+        refuse_credentials({"config": {"steps": ["memory://a", (f"gs://{SECRET}@bucket/store",)]}})
+
+
+def test_sets_what_is_missing_or_empty_and_nothing_else() -> None:
+    environ = {"DO_NOT_TRACK": "0", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "", "HOME": "/home/ada"}
+    environment.prepare(environ)
+    assert environ["DO_NOT_TRACK"] == "0"
+    assert environ["HOME"] == "/home/ada"
+    assert environ["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == "30"
+    assert environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+    assert environ.keys() == {"HOME", *environment.ALWAYS}
+
+
+def test_prefect_reads_these_settings_under_the_names_used_here(tmp_path: Path) -> None:
+    """A renamed setting would be ignored without a word: ask Prefect itself, in a process of its own."""
+    script = """
+import json, os
+import topline.flows
+from topline.flows import environment
+environment.prepare(os.environ, environment.COMMAND_LINE)
+from prefect.settings import get_current_settings
+s = get_current_settings()
+print(json.dumps([
+    s.server.analytics_enabled, s.server.ephemeral.startup_timeout_seconds, s.flows.heartbeat_frequency,
+    s.api.request_timeout, s.client.max_retries, s.logging.config_path.name, str(s.home),
+]))
+"""
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path / "prefect")}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True, timeout=600
+    )
+    assert json.loads(ran.stdout) == [False, 180, 30, 10.0, 3, "logging.yml", str(tmp_path / "prefect")]
+
+
+def test_a_home_that_cannot_be_written_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
+    environment.require_home({"PREFECT_HOME": str(tmp_path / "a" / "b")})
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FlowServerError, match=r"file/prefect, which cannot be written .*PREFECT_HOME"):
+        environment.require_home({"PREFECT_HOME": str(tmp_path / "file" / "prefect")})
+
+
+def test_whoever_serves_is_not_sent_to_an_option_of_other_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "file" / "prefect"))
+    said = {}
+    for name in ("serve", "train"):
+        with pytest.raises(FlowServerError) as refused:
+            run_flow(name, {})
+        said[name] = str(refused.value)
+    mend = "file/prefect, which cannot be written (Not a directory): set PREFECT_HOME to a folder that"
+    assert mend in said["serve"]
+    assert (said["serve"].count("--flow"), said["train"].count("--flow")) == (0, 1)
+
+
+def test_nobody_else_reads_prefects_database(tmp_path: Path) -> None:
+    home = tmp_path / "prefect"
+    environment.require_home({"PREFECT_HOME": str(home)})
+    assert (home.stat().st_mode & 0o777, (home / "prefect.db").stat().st_mode & 0o777) == (0o700, 0o600)
+    for name in ("prefect.db", "prefect.db-wal"):
+        (home / name).write_text("")
+        (home / name).chmod(0o644)
+    environment.require_home({"PREFECT_HOME": str(home)})
+    assert {file.stat().st_mode & 0o777 for file in home.iterdir()} == {0o600}
+    elsewhere = tmp_path / "elsewhere"
+    environment.require_home({"PREFECT_HOME": str(elsewhere), "PREFECT_API_URL": "http://server/api"})
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
+    script = "import sys; from topline.flows import environment, runners; assert 'prefect' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
+
+
+@pytest.mark.parametrize("period", [timedelta(hours=2), timedelta(days=30)])
+def test_the_server_of_a_schedule_forgets_runs_and_events(
+    monkeypatch: pytest.MonkeyPatch, period: timedelta
+) -> None:
+    for name, value in environment.remembering({}, period).items():
+        monkeypatch.setenv(name, value)
+    vacuum = ServerServicesDBVacuumSettings()
+    assert vacuum.enabled_vacuum_types >= {"flow_runs", "events"}
+    assert vacuum.retention_period == period
+    assert ServerEventsSettings().retention_period == min(period, timedelta(days=7))
+
+
+def test_what_the_user_set_of_the_server_stays() -> None:
+    given = {"PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": "86400", "OTHER": "1"}
+    assert environment.remembering(given, timedelta(days=30)).items() >= given.items()

@@ -33,17 +33,17 @@ TARGETS: Mapping[str, Target] = {
     ),
     "lease": Target(
         ("storage.stores.lease",),
-        ("tests/storage/stores/test_lease.py", "tests/storage/stores/test_lease_clocks.py"),
+        ("tests/storage/stores/test_lease.py",),
         without="not s3",
     ),
     "promotion": Target(
         ("pipeline.registry.promotion",),
-        ("tests/pipeline/registry/test_promotion.py", "tests/pipeline/registry/test_class_changes.py"),
+        ("tests/pipeline/registry/test_promotion.py",),
     ),
     "partition": Target(("pipeline.rows.partition",), ("tests/pipeline/rows/test_partition.py",)),
     "line_search": Target(
         ("solvers.methods.step_rules",),
-        ("tests/solvers/methods/test_line_search.py", "tests/solvers/methods/test_step_rules.py"),
+        ("tests/solvers/methods/test_line_search.py",),
     ),
     "projections": Target(("solvers.projections",), ("tests/solvers/projections",), compiled=True),
 }

@@ -7,21 +7,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from tests.contracts.backbone_contract import BackboneContract
 from tests.pipeline.pictures import scene
 from tests.pipeline.small_network import SIDE, features, pooled, write_network
-from topline.pipeline.backbones import BACKBONES, Backbone, backbone_of_spec, make_backbone
+from topline.pipeline.backbones import BACKBONES, Backbone, backbone_of_spec, default_backbone, make_backbone
 from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from topline.pipeline.backbones.registry import is_drawing
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.images import Pixels
+from topline.pipeline.images import ImageListing, Pixels, list_images
+from topline.pipeline.options import ImageLimits
 from topline.pipeline.options.ingest import BackboneConfig
 
 RANGE, COLOURS = "Image.NominalPixelRange", "Image.BitmapPixelFormat"
@@ -67,9 +70,6 @@ def test_names() -> None:
         make_backbone(config("sift"))
     with pytest.raises(InputError, match="'sift', unknown here"):
         backbone_of_spec({"name": "sift"})
-
-
-# -- hog
 
 
 def test_hog_has_the_dimension_it_says() -> None:
@@ -121,9 +121,6 @@ def test_flags_of_other_backbones_are_refused_by_name() -> None:
         make_backbone(config("onnx:net.onnx", checkpoint="a.pt"))
 
 
-# -- preprocessing
-
-
 def test_preprocessing_against_pillow_and_numpy() -> None:
     """Resize to a shorter side of 16, cut out 12, then normalise: the same by Pillow's whole resize."""
     image = scene(48, 32)
@@ -169,9 +166,6 @@ def test_preprocessing_of_long_images_stays_small() -> None:
 def test_sidecars_that_cannot_be_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=rf"net\.onnx\.json: .*{message}"):
         Preprocessing.from_values(values, "net.onnx.json")
-
-
-# -- onnx
 
 
 def test_onnx_gives_what_numpy_computes(tmp_path: Path) -> None:
@@ -347,3 +341,82 @@ def test_onnx_weights_in_other_files_count_and_stay_in_the_folder(tmp_path: Path
     outside = write_network(tmp_path / "b" / "net.onnx", external="../stolen.bin")
     with pytest.raises(InputError, match="outside its folder: refused"):
         make_backbone(config(f"onnx:{outside}"))
+
+
+def character(side: int = 105) -> Pixels:
+    """Black lines on white."""
+    image = Image.new("1", (side, side), 1)
+    ImageDraw.Draw(image).line([(20, 20), (side - 20, side // 2), (20, side - 20)], fill=0, width=3)
+    return np.asarray(image.convert("RGB"))
+
+
+def grey(pixels: Pixels) -> Pixels:
+    return np.asarray(Image.fromarray(pixels).convert("L").convert("RGB"))
+
+
+@pytest.mark.parametrize(
+    ("image", "drawing"),
+    [
+        (character(), True),
+        (255 - character(400), True),
+        (grey(scene(47, 300)), True),
+        (grey(scene(48, 48)), False),
+        (grey(scene(300, 200)), False),
+        (scene(32, 32), False),
+        (scene(300, 200), False),
+    ],
+)
+def test_drawings_have_no_colour_and_are_tiny_or_lines(image: Pixels, drawing: bool) -> None:
+    assert is_drawing(image) is drawing
+
+
+def chosen(folder: Path) -> str:
+    return default_backbone(list_images(str(folder)).shuffled(), ImageLimits()).name
+
+
+def write(folder: Path, drawings: int, photographs: int) -> Path:
+    for kind, count in (("drawing", drawings), ("photograph", photographs)):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            pixels = character() if kind == "drawing" else scene(60, 60, number)
+            Image.fromarray(pixels).save(folder / kind / f"{number}.png")
+    return folder
+
+
+def test_most_of_the_images_decide(tmp_path: Path) -> None:
+    assert chosen(write(tmp_path / "a", 4, 3)) == "hog"
+    assert chosen(write(tmp_path / "b", 3, 3)) == "efficientnet_lite0"
+
+
+def test_at_most_64_images_are_looked_at_and_always_the_same(tmp_path: Path) -> None:
+    listing = list_images(str(write(tmp_path, 30, 60))).shuffled()
+    choice = default_backbone(listing, ImageLimits())
+    assert choice == default_backbone(listing, ImageLimits())
+    assert " of 64 images looked at are drawings or digits" in choice.reason
+
+
+def test_where_no_image_can_be_read_it_is_the_network(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "broken.png").write_bytes(b"")
+    choice = default_backbone(list_images(str(tmp_path)), ImageLimits())
+    assert (choice.name, choice.reason[:22]) == ("efficientnet_lite0", "0 of 0 images looked a")
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("archive", "backbone"),
+    [
+        ("office_caltech/images_amazon.zip", "efficientnet_lite0"),
+        ("scene15/scene15_subset.zip", "efficientnet_lite0"),
+        ("tiny_imagenet_200/tiny_imagenet_200_public.zip", "efficientnet_lite0"),
+        ("omniglot/images_background_small1.zip", "hog"),
+    ],
+)
+def test_public_images_get_what_suits_them(
+    shared_data: Path, tmp_path: Path, archive: str, backbone: str
+) -> None:
+    with ZipFile(shared_data / archive) as images:
+        names = [name for name in images.namelist() if name.endswith((".jpg", ".JPEG", ".png"))]
+        images.extractall(tmp_path, names[:: max(1, len(names) // 100)])
+    listing: ImageListing = list_images(str(tmp_path))
+    assert default_backbone(listing.shuffled(), ImageLimits()).name == backbone

@@ -1,4 +1,4 @@
-"""The dashboard: what its pages say of histories made by hand, and what its server refuses."""
+"""The dashboard: what its pages say of runs, models and sweeps, and what its server refuses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import http.client
 import json
 import math
 import re
+import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.message import Message
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -20,17 +24,44 @@ import pytest
 from httpx import ASGITransport, AsyncClient, Response
 
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of, view_of
+from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from topline.pipeline.cli import main
+from topline.pipeline.cluster import TOPIC, announce, open_cluster
 from topline.pipeline.dashboard import overview, serve_dashboard, server, store_follower, write_page
+from topline.pipeline.dashboard.dask_page import (
+    HOSTS,
+    PATH,
+    answers_to,
+    current_page,
+    current_parts,
+)
+from topline.pipeline.dashboard.models import cells_seen, sweep_parts
 from topline.pipeline.dashboard.overview import is_silent, numbers, tiles, verdict
-from topline.pipeline.dashboard.pages import busy_shares, run_parts
+from topline.pipeline.dashboard.pages import TALL, busy_shares, run_parts, versions_chart
 from topline.pipeline.dashboard.server import application
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.errors import ConfigError
+from topline.pipeline.evaluation import METRICS
+from topline.pipeline.evaluation.measurement import evaluate
+from topline.pipeline.evaluation.metrics import top_k_accuracy
 from topline.pipeline.jobs import LEASE
+from topline.pipeline.options import SweepConfig, TrainConfig
+from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.registry import measure
+from topline.pipeline.sweep import sweep
 from topline.pipeline.telemetry import WorkerTimeline, view_run
+from topline.pipeline.training import train
 from topline.storage.errors import NotFoundError
-from topline.storage.runs import create_run, finish_run, read_history
+from topline.storage.runs import (
+    add_answer,
+    create_run,
+    create_sweep,
+    finish_run,
+    list_sweeps,
+    read_answers,
+    read_history,
+    read_sweep,
+)
 from topline.storage.runs.history import history_path
 from topline.storage.served_schedule import ServedSchedule, note_schedule
 from topline.storage.stores import Store, held_lease, open_store
@@ -334,3 +365,260 @@ def test_the_command_writes_a_page(full: Store, tmp_path: Path, capsys: pytest.C
         main(["dashboard", "--store", full.url, "--host", "192.0.2.1"])
     assert ended.value.code == 2
     assert "--allow-remote" in capsys.readouterr().err
+
+
+class Scheduler:
+    """As much of a scheduler as the page asks for."""
+
+    def __init__(self, *announced: tuple[str, str]) -> None:
+        self.events = tuple((0.0, {"store": store, "run": run}) for store, run in announced)
+
+    def get_events(self, topic: str) -> tuple[tuple[float, Any], ...]:
+        assert topic == TOPIC
+        return self.events
+
+
+def text_of_page(scheduler: Scheduler) -> str:
+    return current_page(scheduler, 0.0).html
+
+
+def test_the_page_shows_the_run_that_was_announced_last(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    story = begun_run(store)
+    story.leave()
+    scheduler = Scheduler(("elsewhere", "r0007"), (store.url, story.run))
+    page = text_of_page(scheduler)
+    gap = min(record["relative_gap"] for record in read_history(store, story.run) if "round" in record)
+    assert f"{gap:.2e}" in page
+    assert "blocks lost" in page
+    assert f'data-source="topline/parts?run={story.run}"' in page
+    assert f"{gap:.2e}" in current_parts(scheduler, story.run, 0.0)["parts"]["tiles"]
+
+
+def test_an_open_page_follows_the_next_run(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    story = begun_run(store)
+    story.leave()
+    announced = Scheduler((store.url, story.run))
+    assert current_parts(announced, "", 0.0)["reload"]
+    assert current_parts(announced, "r0007", 0.0)["reload"]
+    assert not current_parts(Scheduler(), "", 0.0)["reload"]
+
+
+def test_without_a_run_and_without_the_store_it_says_so(tmp_path: Path) -> None:
+    gone = Scheduler((str(tmp_path / "gone"), "r0001"))
+    assert "No run has been announced" in text_of_page(Scheduler())
+    assert "cannot read" in text_of_page(gone)
+    assert current_parts(gone, "r0001", 0.0)["parts"] == {}
+
+
+def test_it_answers_to_whom_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for host in ("localhost", "127.0.0.1", "::1", "10.0.0.7", socket.gethostname()):
+        assert answers_to(host)
+    assert not answers_to("evil.example")
+    assert not answers_to("")
+    monkeypatch.setenv(HOSTS, "scheduler cluster.example")
+    assert answers_to("Cluster.example")
+    assert not answers_to("evil.example")
+
+
+@pytest.mark.cluster
+def test_a_cluster_of_ours_serves_the_page_and_knows_the_run() -> None:
+    with open_cluster(ClusterConfig(workers=1, dashboard=True), data_bytes=1) as client:
+        assert client is not None
+        port = re.search(r":(\d+)/status", client.dashboard_link)
+        assert port is not None
+        for path in (PATH, f"{PATH}/parts"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/{path}", timeout=60) as answer:
+                assert answer.status == 200
+            foreign = urllib.request.Request(
+                f"http://127.0.0.1:{port[1]}/{path}", headers={"Host": "evil.example"}
+            )
+            with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+                urllib.request.urlopen(foreign, timeout=60)
+            refused.value.close()
+        announce(client, "memory://nowhere/at-all", "r0042")
+        asked = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.get_events(TOPIC))
+        assert asked[-1][1] == {"store": "memory://nowhere/at-all", "run": "r0042"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return hand_made_store(tmp_path_factory.mktemp("models") / "store")
+
+
+def test_a_model_has_a_page(folder: Store) -> None:
+    page = answer(folder, "/models/m0003")
+    assert page.status_code == 200
+    said = shown(page.text)
+    assert "top-3 fell by 8.0%" in said
+    assert "topline export" in said
+    assert 'href="../runs/r0003"' in page.text
+    assert 'href="../models/m0003/compare/m0001"' in page.text
+    assert "Not written yet" in said
+    assert answer(folder, "/models/m0003/report").status_code == 404
+    assert NASTY not in page.text
+
+
+def test_a_report_is_served_where_it_can_reach_nothing(tmp_path: Path) -> None:
+    store = hand_made_store(tmp_path / "store")
+    store.write_bytes("reports/m0001.html", b"<p>the report</p>")
+    page = answer(store, "/models/m0001/report")
+    assert page.content == b"<p>the report</p>"
+    policy = page.headers["Content-Security-Policy"]
+    assert policy.startswith("sandbox ")
+    assert "allow-same-origin" not in policy
+    assert 'href="../models/m0001/report"' in answer(store, "/models/m0001").text
+
+
+def test_two_models_are_compared_as_recorded_where_their_rows_are_gone(folder: Store) -> None:
+    said = shown(answer(folder, "/models/m0002/compare/m0001").text)
+    assert "which is not in" in said
+    assert "88.00%" in said
+    assert "85.00%" in said
+    assert answer(folder, "/models/m0002/compare/m0099").status_code == 404
+
+
+def test_two_models_are_compared_on_the_same_rows(tmp_path: Path) -> None:
+    small_dataset(tmp_path / "store", n=300, m=4)
+    here, urls = ClusterConfig(workers=0), []
+    for C in (0.001, 1.0):
+        urls.append(train(TrainConfig(store=str(tmp_path / "store"), k=2, C=C, tol=0.01), here).model)
+        evaluate(urls[-1])
+    store = open_store(tmp_path / "store")
+    page = answer(store, "/models/m0002/compare/m0001").text
+    evidence = measure(urls[1], urls[0], drift=False)
+    for pair in evidence.compared:
+        assert f"{pair.gain:+.2%}" in page
+        assert f"{pair.p_value:.2g}" in page
+    assert "<td>C</td>" in page
+    assert "<svg" in page
+
+
+def test_a_comparison_says_which_model_was_not_evaluated(tmp_path: Path) -> None:
+    small_dataset(tmp_path / "store", n=300, m=4)
+    config = TrainConfig(store=str(tmp_path / "store"), k=2, tol=0.01)
+    evaluate(train(config, ClusterConfig(workers=0)).model)
+    train(config, ClusterConfig(workers=0))
+    said = shown(answer(open_store(tmp_path / "store"), "/models/m0002/compare/m0001").text)
+    assert re.search(r"measured on\s+not evaluated yet\s+\d+ test rows of d0001", said)
+    assert "Not evaluated yet: m0002." in said
+
+
+def test_two_runs_are_compared(folder: Store) -> None:
+    page = answer(folder, "/runs/r0001/compare/r0002").text
+    assert page.count("<svg") == 3
+    assert "Every setting is the same." in page
+    assert 'href="../runs/r0001/compare/r0002"' in answer(folder, "/runs/r0001").text
+    assert answer(folder, "/runs/r0001/compare/r9999").status_code == 404
+
+
+def test_a_small_difference_does_not_look_like_a_cliff() -> None:
+    metric = METRICS["top-1"]
+    lines = [
+        {
+            "id": f"m{i}",
+            "stage": "",
+            "reigned": False,
+            "dataset": "d",
+            "metrics": {"top-1": 0.901 + 0.001 * i},
+        }
+        for i in range(3)
+    ]
+    drawn = str(versions_chart(lines, [metric]))
+    heights = [float(y) for y in re.findall(r'class="dot" cx="[\d.]+" cy="([\d.]+)"', drawn)]
+    assert max(heights) - min(heights) < 0.05 * TALL
+
+
+def test_every_metric_has_a_line_and_its_name_however_many_there_are() -> None:
+    metrics = [top_k_accuracy(k) for k in range(1, 13)]
+    shares = {metric.name: 0.5 for metric in metrics}
+    model = {"id": "m0001", "stage": "", "reigned": False, "dataset": "d", "metrics": shares}
+    drawn = str(versions_chart([model], metrics))
+    keys = re.findall(r'class="key s(\d+)"><i></i>([^<]*)<', drawn)
+    assert keys == [(str(number), metric.column) for number, metric in enumerate(metrics, start=1)]
+    assert re.findall(r'<g class="s(\d+)">', drawn) == [number for number, _ in keys]
+
+
+def test_a_model_is_written_to_a_file_that_leads_nowhere(folder: Store, tmp_path: Path) -> None:
+    page = Path(write_page(folder.url, "m0003", tmp_path / "m.html")).read_text(encoding="utf-8")
+    assert not re.search(r"href=\"(?!#|data:)", page)
+    with pytest.raises(NotFoundError, match="m0099"):
+        write_page(folder.url, "m0099", tmp_path / "m.html")
+
+
+def begun_sweep(store: Store) -> str:
+    config = SweepConfig(store=store.url, C=(0.1, 1.0), loss=("topk_hinge", "softmax"), k=(2,), folds=2)
+    return create_sweep(store, config.model_dump(mode="json"), "d0001", "0" * 64)
+
+
+def told(round_, path, fold, *cells):
+    return {
+        "round": round_, "path": path, "fold": fold,
+        "cells": [
+            {"C": C, "fold": fold, "rows": 100, "hits": hits, "relative_gap": gap, "passes": passes}
+            for C, hits, gap, passes in cells
+        ],
+    }  # fmt: skip
+
+
+def test_each_head_has_a_curve_and_a_row_that_grow_with_the_answers(store: Store) -> None:
+    name = begun_sweep(store)
+    page = answer(store, f"/sweeps/{name}")
+    assert page.status_code == 200
+    assert "No round has finished yet" in page.text
+    add_answer(store, name, 0, told(0, 0, 0, (0.1, 60, 0.1, 4), (1.0, 80, 0.09, 6)))
+    add_answer(store, name, 1, told(0, 1, 0, (0.1, 50, None, 4)))
+    add_answer(store, name, 2, told(1, 0, 1, (1.0, 90, 0.2, 5)))
+    seen = cells_seen(read_sweep(store, name), read_answers(store, name))
+    assert list(seen) == ["topk_hinge k=2", "softmax"]
+    first, second = seen["topk_hinge k=2"]
+    assert (first.C, first.passes, first.accuracy, first.curve) == (0.1, 4, 0.6, [(4, 0.1)])
+    # Hits of both folds count, and the larger gap.
+    assert (second.passes, second.accuracy, second.curve) == (11, 0.85, [(6, 0.09), (11, 0.2)])
+    assert seen["softmax"][0].curve == []
+    parts = answer(store, f"/api/sweeps/{name}/parts").json()
+    assert parts["again"] == 2
+    assert parts["parts"]["charts"].count("<svg") == 4 - 1  # a path whose numbers overflowed has no gaps
+    text = re.sub(r"\s+", " ", shown(parts["parts"]["tiles"]))
+    assert "best C so far 1 85.0%, topk_hinge k=2" in text
+    assert "1 of 2" in shown(parts["parts"]["cells"])
+
+
+def test_sweeps_are_listed_and_what_is_none_is_not_there(store: Store, tmp_path: Path) -> None:
+    assert "The store holds no sweep yet" in answer(store, "/").text
+    name = begun_sweep(store)
+    assert f'href="sweeps/{name}"' in answer(store, "/").text
+    for path in ("/sweeps/s9999", "/sweeps/r0001", "/sweeps/s00x1", "/api/sweeps/s9999/parts"):
+        assert answer(store, path).status_code == 404
+    page = write_page(store.url, name, tmp_path / "page.html")
+    assert "This file is complete in itself" in Path(page).read_text(encoding="utf-8")
+
+
+def test_a_sweep_that_ran_is_shown_with_its_own_numbers(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    X, y = make_features(120, 6, 3)
+    write_dataset(store, X, y, np.zeros(len(y), dtype=np.int8))
+    config = SweepConfig(store=store.url, C=(0.1, 1.0), k=(1,), folds=2)
+    result = sweep(config, ClusterConfig(workers=0))
+    (record,) = list_sweeps(store)
+    (cells,) = cells_seen(record, read_answers(store, record.id)).values()
+    assert [(cell.C, cell.passes) for cell in cells] == [(one.C, one.passes) for one in result.cells]
+    for cell, one in zip(cells, result.cells, strict=True):
+        assert cell.accuracy == pytest.approx(one.mean)
+        assert cell.gap == one.relative_gap
+    assert "Finished" in sweep_parts(record, read_answers(store, record.id))["verdict"]
+    out = tmp_path / "page.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["dashboard", f"{store.url}/sweeps/{record.id}", "--out", str(out)])
+    assert ended.value.code in (0, None)
+    assert f"Sweep {record.id}" in out.read_text(encoding="utf-8")
+    capsys.readouterr()
+
+
+def test_the_name_in_an_answer_goes_before_its_number(store: Store) -> None:
+    """Where the data decides k two losses can become one, and those after it have other numbers."""
+    name = begun_sweep(store)
+    add_answer(store, name, 0, {**told(0, 0, 0, (0.1, 60, 0.1, 4)), "name": "softmax"})
+    assert list(cells_seen(read_sweep(store, name), read_answers(store, name))) == ["softmax"]

@@ -1,26 +1,40 @@
+"""Features of images: chosen, extracted beside decoding, and taken over from an earlier version."""
+
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import signal
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from PIL import Image
 
-from tests.pipeline.pictures import BAD_FILES, png, write_classes
+from tests.pipeline.fresh_photos import photographs
+from tests.pipeline.pictures import BAD_FILES, png, scene, write_classes
 from tests.pipeline.small_network import write_network
-from topline.pipeline.backbones import make_backbone
+from tests.storage.samples import unit_of
+from tests.storage.test_integrity import flip_first
+from topline.pipeline.backbones import Backbone, FeatureFunction, Features, make_backbone
 from topline.pipeline.cluster import known_workers, open_cluster
-from topline.pipeline.errors import ConfigError, InterruptedRunError, RejectedShareError
-from topline.pipeline.images import decode
-from topline.pipeline.ingest import ExtractResult, extract
+from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError, RejectedShareError
+from topline.pipeline.images import ImageItem, ImageListing, Pixels, decode, list_images
+from topline.pipeline.ingest import Describer, ExtractResult, ImageRow, extract
+from topline.pipeline.ingest.earlier import RowOrder, row_order
+from topline.pipeline.ingest.extraction import classes_found, names_line
+from topline.pipeline.ingest.splits import recorded_splits
+from topline.pipeline.options import BackboneConfig, ImageLimits
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig
-from topline.storage.datasets import Dataset, check_dataset
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetWriter, check_dataset
 from topline.storage.datasets.manifest import STATUSES
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
@@ -315,3 +329,283 @@ def test_hog_tells_fifteen_scenes_apart(shared_data: Path, tmp_path: Path) -> No
     train, test = split == SPLITS["train"], split == SPLITS["test"]
     # By chance one in fifteen; measured 0.52.
     assert LinearSVC(C=1.0, random_state=0).fit(X[train], y[train]).score(X[test], y[test]) > 0.45
+
+
+def unnamed(tmp_path: Path, **options: Any) -> ExtractConfig:
+    return ExtractConfig(images=str(tmp_path / "photos"), store=str(tmp_path / "store"), **options)
+
+
+def test_photographs_get_the_network_and_the_store_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_classes(tmp_path / "photos", 2, 2)
+    with caplog.at_level(logging.INFO, logger="topline.pipeline.ingest"):
+        result = extract(unnamed(tmp_path), HERE)
+    classes, choice, about = caplog.messages
+    assert classes == "2 classes found: class0 2, class1 2"
+    assert choice == (
+        "backbone: efficientnet_lite0, as 0 of 4 images looked at are drawings or digits (no colour, and"
+        " under 48 pixels or nearly all black and white); --backbone names another"
+    )
+    assert about == (
+        "1,280 features: EfficientNet-Lite0 up to its pooling, trained on ImageNet (accuracies on"
+        " ImageNet's own images are not held-out ones)"
+    )
+    assert result.d == 1280
+    assert result.info.features["backbone"]["name"] == "efficientnet_lite0"
+    assert result.info.features["about"] == result.to_dict()["features"] == about
+    named = extract(unnamed(tmp_path, backbone="efficientnet_lite0"), HERE)
+    assert (named.reused, named.dataset) == (True, result.dataset)
+
+
+def test_what_follows_a_dataset_keeps_its_features(tmp_path: Path) -> None:
+    photographs(tmp_path / "photos", range(2))
+    options = {"store": str(tmp_path / "store"), "images": str(tmp_path / "photos")}
+    extract(ExtractConfig(**options, backbone="hog:size=24,cells=8"), HERE, follow=True)
+    photographs(tmp_path / "photos", range(2, 4))
+    later = extract(ExtractConfig(**options), HERE, follow=True)
+    assert later.info.features["backbone"]["cells"] == 8
+    # Who does not follow it gets what suits the images.
+    assert extract(ExtractConfig(**options), HERE).d == 1280
+
+
+def test_flags_of_a_network_want_its_name(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 2, 2)
+    with pytest.raises(ConfigError, match="--resize is about a network that is not named"):
+        extract(unnamed(tmp_path, resize=100), HERE)
+    with pytest.raises(ConfigError, match="--checkpoint is about"):
+        extract(unnamed(tmp_path, checkpoint=Path("weights.pt")), HERE)
+
+
+def test_what_is_checked_is_checked_before_an_image_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_classes(tmp_path / "photos", 2, 2)
+    monkeypatch.setattr(ImageItem, "read", lambda *_: pytest.fail("an image was read"))
+
+    def refuse(listing: ImageListing) -> None:
+        raise InputError(f"{len(listing.items)} images")
+
+    with pytest.raises(InputError, match="4 images"):
+        extract(unnamed(tmp_path), HERE, check=refuse)
+
+
+class OneStep:
+    """A network whose two steps nobody can see."""
+
+    def __init__(self, network: FeatureFunction) -> None:
+        self._network = network
+
+    def __call__(self, images: Any) -> Features:
+        return self._network(images)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_decoding_beside_the_network_changes_nothing(tmp_path: Path, batch: int) -> None:
+    root = write_classes(tmp_path / "photos", 2, 5)
+    for name, data in BAD_FILES.items():
+        (root / "class1" / name).write_bytes(data)
+    listing = list_images(str(root)).shuffled()
+    backbone: Backbone = make_backbone(
+        BackboneConfig(backbone=f"onnx:{write_network(tmp_path / 'net.onnx')}")
+    )
+    describer = Describer(listing.root, backbone, ImageLimits())
+    found = []
+    for network in (backbone.open(), OneStep(backbone.open())):
+        rows = [ImageRow(item) for item in listing.items]
+        parts = list(describer.describe_in_parts(network, rows, batch))
+        assert [len(part) for part in parts[:-1]] == [batch] * (len(parts) - 1)
+        found.append((np.concatenate(parts), rows))
+    (beside, rows), (alone, same) = found
+    np.testing.assert_array_equal(beside, alone)
+    assert [(row.sha256, row.width, row.error) for row in rows] == [
+        (row.sha256, row.width, row.error) for row in same
+    ]
+    assert sum(row.error is not None for row in rows) == len(BAD_FILES)
+    whole = [ImageRow(item) for item in listing.items]
+    np.testing.assert_array_equal(describer.describe(backbone.open(), whole), alone)
+
+
+def test_an_error_beside_the_network_stops_the_job(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 2, 4)
+    backbone = make_backbone(BackboneConfig(backbone=f"onnx:{write_network(tmp_path / 'net.onnx')}"))
+
+    class Breaks:
+        def __call__(self, images: Any) -> Features:
+            return self.describe(images)
+
+        def prepare(self, image: Pixels) -> Pixels:
+            self.seen = getattr(self, "seen", 0) + 1
+            if self.seen > 5:
+                raise MemoryError("no room")
+            return image
+
+        def describe(self, prepared: Any) -> Features:
+            return np.zeros((len(prepared), backbone.dim), np.float32)
+
+    listing = list_images(str(tmp_path / "photos"))
+    describer = Describer(listing.root, backbone, ImageLimits())
+    parts = describer.describe_in_parts(Breaks(), [ImageRow(item) for item in listing.items], 2)
+    with pytest.raises(MemoryError, match="no room"):
+        list(parts)
+
+
+def test_features_are_kept_to_the_bit(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos", 2, 3)
+    result = extract(unnamed(tmp_path, batch=2), HERE)
+    dataset = Dataset.open(open_store(str(tmp_path / "store")), result.dataset)
+    network = make_backbone(BackboneConfig(backbone="efficientnet_lite0")).open()
+    for i, row in enumerate(dataset.manifest().to_pylist()):
+        (item,) = [item for item in list_images(str(tmp_path / "photos")).items if item.path == row["path"]]
+        truth = network([decode(item.read(tmp_path / "photos", 1 << 20))])
+        np.testing.assert_array_equal(np.asarray(dataset.rows(i, i + 1)), truth)
+
+
+def found(tmp_path: Path, *names: str) -> str:
+    for name in names:
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(scene(8, 8)).save(tmp_path / name / "1.png")
+    return classes_found(list_images(str(tmp_path)))
+
+
+def test_classes_are_listed_and_a_folder_too_high_is_named(tmp_path: Path) -> None:
+    assert found(tmp_path / "a", "cat", "dog") == "2 classes found: cat 1, dog 1"
+    assert found(tmp_path / "b", "amazon/bike", "amazon/mug") == (
+        "2 classes found: amazon/bike 1, amazon/mug 1; all lie in amazon/, which --images can name for"
+        " shorter names"
+    )
+    assert "all lie" not in found(tmp_path / "c", "amazon/bike", "dslr/bike")
+    (tmp_path / "c" / "all.csv").write_text("path,label\namazon/bike/1.png,a/b\ndslr/bike/1.png,c\n")
+    named = classes_found(list_images(str(tmp_path / "c" / "all.csv")))
+    assert named == "2 classes found: a/b 1, c 1"
+    assert found(tmp_path / "d", "cat") == "1 class found: cat 1"
+    many = found(tmp_path / "e", *(f"class{i:03d}" for i in range(100)))
+    assert many.startswith("100 classes found: class000 1, class001 1,")
+    assert many.endswith(" and 91 more")
+    assert names_line(["a" * 60, "b" * 60, "c" * 60, "d"]).endswith("c and 1 more")
+
+
+def version(photos: Path, store: Path, **options: str) -> Dataset:
+    config = ExtractConfig(images=str(photos), store=str(store), backbone="hog:size=24,cells=8", **options)  # type: ignore[arg-type]
+    return Dataset(open_store(store, create=True), extract(config, HERE, follow=True).info)
+
+
+def splits(dataset: Dataset) -> dict[str, str]:
+    rows = dataset.manifest().to_pylist()
+    return {row["sha256"]: row["split"] for row in rows if row["status"] == "ok"}
+
+
+def stored_features(dataset: Dataset) -> dict[str, bytes]:
+    X = np.asarray(dataset.rows(0, dataset.info.n_rows))
+    return {row["path"]: X[i].tobytes() for i, row in enumerate(dataset.manifest().to_pylist())}
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_features_are_those_of_a_fresh_extraction(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, damaged: bool
+) -> None:
+    """Also where the earlier ones can no longer be read: then they are made again."""
+    photographs(tmp_path / "photos", range(20))
+    first = version(tmp_path / "photos", tmp_path / "store")
+    if damaged:
+        flip_first(first.store, f"{unit_of(first.store, first.info, 0)}/c/0/0")
+    photographs(tmp_path / "photos", range(20, 24))
+    second = version(tmp_path / "photos", tmp_path / "store")
+    assert stored_features(second) == stored_features(version(tmp_path / "photos", tmp_path / "fresh"))
+    assert splits(first).items() <= splits(second).items()
+    assert ("described again" in caplog.text) == damaged
+
+
+def test_what_came_back_is_held_out_as_before(tmp_path: Path) -> None:
+    photos, store = tmp_path / "photos", tmp_path / "store"
+    photographs(photos, range(20))
+    first = splits(version(photos, store))
+    shutil.move(photos / "c0", tmp_path / "away")
+    version(photos, store)
+    photographs(photos, range(20, 22))
+    shutil.copytree(tmp_path / "away", photos / "c0", dirs_exist_ok=True)
+    (photos / "c0" / "000.png").rename(photos / "c0" / "another name.png")
+    assert first.items() <= splits(version(photos, store)).items()
+    assert sorted(set(first.values())) == ["test", "train"]
+
+
+def test_folders_deal_out_new_images_and_move_no_old_ones(tmp_path: Path) -> None:
+    photos, store = tmp_path / "photos", tmp_path / "store"
+    photographs(photos / "train", range(12))
+    photographs(photos / "test", range(12, 16))
+    first = version(photos, store)
+    (photos / "test" / "c1" / "012.png").rename(photos / "train" / "c1" / "012.png")
+    (photos / "train" / "c2" / "003.png").rename(photos / "test" / "c2" / "003.png")
+    photographs(photos / "test", range(16, 17))
+    second = version(photos, store)
+    assert splits(first).items() <= splits(second).items()
+    assert (first.info.counts["test"], second.info.counts["test"]) == (16, 20)
+    assert recorded_splits(second.store, second.info.id) == splits(second)
+
+
+UNIT = 8
+
+
+def item(name: str, size: int = 1) -> ImageItem:
+    return ImageItem(name, name, name, size=size)
+
+
+def listing(names: Sequence[str]) -> ImageListing:
+    return ImageListing(Path("/photos"), "folder", tuple(item(name, len(name)) for name in names))
+
+
+def stored(order: RowOrder, key: str) -> Dataset:
+    """The dataset of these rows, each with one feature: a number that its name alone decides."""
+    store = open_store(f"memory://{key.partition(' ')[0]}", create=True)
+    names = [own.sample_id for own in order.listing.items]
+    writer = DatasetWriter.begin(store, key, 1, "float32", order.plan, {}, cuts=order.cuts)
+    for unit in range(writer.units):
+        own = names[order.cuts[unit] : order.cuts[unit + 1]]
+        X = np.array([[float(sum(name.encode()))] for name in own], np.float32)
+        sizes = pa.array([len(name) for name in own], pa.int64())
+        writer.write_unit(unit, X, pa.table({"sample_id": own, "path": own, "size": sizes}))
+    return Dataset(store, writer.commit(np.zeros(len(names), int), np.zeros(len(names), int), ("c",)))
+
+
+def plan(names: Sequence[str]) -> ChunkPlan:
+    return ChunkPlan(len(names), UNIT, UNIT)
+
+
+def test_one_image_a_version_leaves_few_units_and_writes_each_row_seldom() -> None:
+    names = [f"c/{number:03d}" for number in range(20)]
+    base = stored(row_order(listing(names), plan(names), None), "growing 0")
+    written = 0
+    for number in range(20, 20 + 24):
+        before = {unit.features for unit in base.units}
+        names.append(f"c/{number:03d}")
+        base = stored(row_order(listing(names[::-1]), plan(names), base), f"growing {number}")
+        assert base.sample_ids()[: len(names) - 1 - UNIT] == names[: len(names) - 1 - UNIT]
+        written += sum(unit.rows[1] - unit.rows[0] for unit in base.units if unit.features not in before)
+    assert sorted(base.sample_ids()) == names
+    assert len(base.units) <= len(names) / UNIT + np.log2(UNIT) + 1
+    # A row is written again when its unit doubles: once, and three times until a unit of 8 is full.
+    assert written <= 24 * (1 + np.log2(UNIT))
+
+
+def test_what_is_gone_is_left_out_and_a_renamed_class_keeps_its_places() -> None:
+    names = [f"{'ab'[number % 2]}/{number:03d}" for number in range(24)]
+    base = stored(row_order(listing(names), plan(names), None), "renamed 0")
+    gone = [name for name in names if name != "b/011"]
+    order = row_order(listing(gone), plan(gone), base)
+    assert order.cuts == (0, 8, 15, 23)
+    assert [own.sample_id for own in order.listing.items] == gone
+    renamed = [name.replace("a/", "z/") for name in names]
+    after = stored(row_order(listing(sorted(renamed)), plan(renamed), base), "renamed 1")
+    assert after.sample_ids() == renamed
+    kept = row_order(listing(sorted(renamed)), plan(renamed), base)
+    assert (kept.cuts, kept.base) == ((0, 8, 16, 24), base.info.id)
+
+
+@pytest.mark.parametrize("count", [24 + 25, 24 * 8])
+def test_many_new_rows_or_much_larger_units_are_ordered_anew(count: int) -> None:
+    names = [f"c/{number:03d}" for number in range(24)]
+    base = stored(row_order(listing(names), plan(names), None), f"anew{count} 0")
+    more = [f"c/{number:03d}" for number in range(count)]
+    wanted = plan(more) if count < 100 else ChunkPlan(len(more), UNIT, 4 * UNIT)
+    order = row_order(listing(more), wanted, base)
+    assert (order.base, order.cuts, order.plan) == (None, tuple(wanted.unit_bounds()), wanted)

@@ -2,24 +2,49 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import softmax
+from scipy.stats import binomtest
+from sklearn.metrics import confusion_matrix, recall_score
 
-from tests.pipeline.dashboards import view_of
-from topline.pipeline.evaluation import Evaluation
-from topline.pipeline.evaluation.confusions import Gallery, ShownImage, WorstClass
+from tests.pipeline.dashboards import NASTY, view_of
+from tests.pipeline.pictures import write_classes
+from tests.pipeline.small_data import small_dataset
+from topline.pipeline.calibration import calibration_of
+from topline.pipeline.evaluation import Evaluation, SizePoint, ranks_against_ties
+from topline.pipeline.evaluation.confusions import (
+    GALLERY,
+    IMAGES_PER_CLASS,
+    WORST_CLASSES,
+    Gallery,
+    ShownImage,
+    WorstClass,
+    images_to_show,
+)
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.evaluation.records import Confusion
 from topline.pipeline.images import thumbnail
+from topline.pipeline.ingest import extract
+from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
 from topline.pipeline.pages import amount, duration, flat
 from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
-from topline.pipeline.report.document import ReportData, answer_words, render_report, verdict
+from topline.pipeline.report import write_report
+from topline.pipeline.report.document import ReportData, answer_words, gather, render_report, verdict
 from topline.pipeline.report.tables import pair_table
+from topline.pipeline.report.training_sizes import _nested_order, measure_training_sizes, size_words
+from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.training import train
+from topline.solvers.losses import TopKHinge
+from topline.solvers.run import solve
+from topline.storage.datasets import Dataset
+from topline.storage.errors import AccessError
 from topline.storage.models import ModelRecord
-
-NASTY = '<script>alert("x")</script> & "mug"'
 
 
 def hand_made_history(rounds: int) -> list[dict[str, Any]]:
@@ -318,3 +343,205 @@ def test_a_confusion_that_is_not_among_the_most_frequent_is_not_called_none(more
     evaluation = Evaluation("m1", "d1", "test", 100, {1: right}, "a", 0.5, (), pairs, 0.1, "2026-01-01")
     rows = [("a", "b", 7, 5, 2), ("c", "a", 4, 4, None if more else 0)]
     assert list(pair_table(evaluation).rows) == rows
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("report") / "store"
+    small_dataset(folder, n=400, m=8)
+    trained = train(TrainConfig(store=str(folder), k=2, tol=0.05), ClusterConfig(workers=0))
+    evaluate(trained.model)
+    return trained.model
+
+
+def red(_: object) -> np.ndarray:
+    return np.full((8, 8, 3), (255, 0, 0), np.uint8)
+
+
+def test_worst_classes_show_their_most_confident_confusions(model: str) -> None:
+    stored = StoredModel.open(model)
+    _, found = images_to_show(stored, stored.dataset().manifest(), red)
+    assert 0 < len(found) <= WORST_CLASSES
+    ends = [
+        binomtest(round(part.topk[1] * part.rows), part.rows).proportion_ci(method="wilson").high
+        for part in found
+    ]
+    assert ends == sorted(ends)
+    rows = stored.rows("test")
+    ids = np.asarray(stored.dataset().sample_ids())
+    scores = np.asarray(rows[0 : len(rows)] @ stored.W)
+    ranks = dict(zip(ids[rows.indices], ranks_against_ties(scores, rows.labels()), strict=True))
+    labels = dict(zip(ids[rows.indices], rows.labels(), strict=True))
+    names = stored.model.record.class_names
+    for part in found:
+        wrong = [name for name, label in labels.items() if names[label] == part.name and ranks[name] > 1]
+        assert len(part.images) == min(len(wrong), IMAGES_PER_CLASS)
+        for image in part.images:
+            assert image.name in wrong
+            assert image.rank == ranks[image.name]
+            assert image.predicted != part.name
+            assert image.picture is not None
+
+
+def test_a_report_reads_the_manifest_once(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, whole = [], Dataset.manifest
+    monkeypatch.setattr(Dataset, "manifest", lambda dataset: read.append(dataset) or whole(dataset))
+    gather(StoredModel.open(model), red, "now")
+    assert len(read) == 1
+
+
+def test_gallery_has_the_surest_mistakes_and_draws_of_the_others(model: str) -> None:
+    stored = StoredModel.open(model)
+    gallery, _ = images_to_show(stored, stored.dataset().manifest(), red)
+    rows = stored.rows("test")
+    scores, y = np.asarray(rows[0 : len(rows)] @ stored.W), rows.labels()
+    right = scores.argmax(axis=1) == y
+    ids = np.asarray(stored.dataset().sample_ids())[rows.indices]
+    found = calibration_of(stored).probabilities
+    assert found is not None
+    sure = softmax(found.slope * scores, axis=1).max(axis=1)
+    surest = ids[~right][np.argsort(-sure[~right])][:GALLERY]
+    assert [image.name for image in gallery.confident] == surest.tolist()
+    assert {image.name for image in gallery.right} <= set(ids[right])
+    assert {image.name for image in gallery.wrong} <= set(ids[~right]) - set(surest)
+    assert len(gallery.right) == min(GALLERY, right.sum())
+    assert len(gallery.wrong) == min(GALLERY, (~right).sum() - len(surest))
+    assert gallery.rows == len(rows)
+    assert gallery.pictured
+    assert images_to_show(stored, stored.dataset().manifest(), red)[0] == gallery
+
+
+def test_of_a_very_long_split_a_part_is_looked_at(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topline.pipeline.evaluation.confusions.MOST_ROWS", 20)
+    stored = StoredModel.open(model)
+    gallery, _ = images_to_show(stored, stored.dataset().manifest(), red)
+    assert 0 < gallery.rows < len(stored.rows("test")) // 2
+
+
+def test_recorded_matrix_counts_the_answers(model: str) -> None:
+    stored = StoredModel.open(model)
+    assert stored.model.record.evaluation is not None
+    found = Evaluation.from_dict(stored.model.record.evaluation)
+    rows = stored.rows("test")
+    answers = np.asarray(rows[0 : len(rows)] @ stored.W).argmax(axis=1)
+    assert np.array_equal(confusion_matrix(rows.labels(), answers), found.confusion)
+    recalls = recall_score(rows.labels(), answers, average="macro")
+    assert found.metrics["macro-top-1"] == pytest.approx(recalls)
+
+
+def test_pictures_that_are_gone_are_replaced_by_a_note(model: str) -> None:
+    def gone(_: object) -> np.ndarray:
+        raise FileNotFoundError(2, "there is no such file")
+
+    stored = StoredModel.open(model)
+    gallery, found = images_to_show(stored, stored.dataset().manifest(), gone)
+    assert gallery.confident
+    assert not gallery.pictured
+    assert all(image.picture is None for part in found for image in part.images)
+    assert "no such file" in found[0].images[0].note
+
+
+def test_report_of_imported_features_needs_no_images(model: str, tmp_path: Path) -> None:
+    place = write_report(model)
+    assert Path(place) == Path(model).parents[1] / "reports" / "m0001.html"
+    page = Path(place).read_text(encoding="utf-8")
+    assert "There are no pictures to show" in page
+    assert "so there are no images" in page
+    elsewhere = tmp_path / "new" / "page.html"
+    assert write_report(model, elsewhere) == str(elsewhere)
+    Path(place).unlink()
+    Path(place).parent.rmdir()
+    Path(place).parent.touch()
+    with pytest.raises(AccessError, match=r"cannot be used: .*: name a file elsewhere with --output"):
+        write_report(model)
+    assert elsewhere.stat().st_size > 10_000
+
+
+def test_copies_are_named_beside_files_that_cannot_be_used(tmp_path: Path) -> None:
+    photos, store = write_classes(tmp_path / "photos", 2, 8), str(tmp_path / "store")
+    copied, copy = min((photos / "class0").iterdir()), photos / "class1" / "a-copy.png"
+    shutil.copy(copied, copy)
+    (photos / "class1" / "cut.png").touch()
+    here = ClusterConfig(workers=0)
+    extract(ExtractConfig(images=str(photos), store=store, backbone="hog:size=24,cells=8"), here)
+    found = gather(StoredModel.open(train(TrainConfig(store=store, k=1), here).model), red, "now")
+    listed = dict(found.rejected)
+    assert (found.rejected_total, found.duplicates, len(listed)) == (1, 1, 2)
+    assert any("same content as class0/" in reason and "label class0" in reason for reason in listed.values())
+    assert "Files left out" in render_report(found)
+
+
+def test_copies_that_are_kept_are_not_listed_as_left_out(tmp_path: Path) -> None:
+    photos, store = write_classes(tmp_path / "photos", 2, 8), str(tmp_path / "store")
+    shutil.copy(min((photos / "class0").iterdir()), photos / "class0" / "a-copy.png")
+    here = ClusterConfig(workers=0)
+    images = ExtractConfig(images=str(photos), store=store, backbone="hog:size=24,cells=8", duplicates="keep")
+    assert extract(images, here).statuses["duplicate"] == 1
+    found = gather(StoredModel.open(train(TrainConfig(store=store, k=1), here).model), red, "now")
+    assert (found.duplicates, found.rejected, sum(found.counts.values())) == (0, [], 17)
+
+
+def trained(folder: Path, **options: object) -> str:
+    small_dataset(folder, n=700, d=12, m=5)
+    here = ClusterConfig(workers=0)
+    return train(TrainConfig(store=str(folder), k=2, tol=1e-3, **options), here).model  # type: ignore[arg-type]
+
+
+def test_points_are_those_of_models_trained_from_nothing_on_the_same_rows(tmp_path: Path) -> None:
+    url = trained(tmp_path / "store")
+    before = evaluate(url)
+    assert measure_training_sizes(StoredModel.open(url)) == ""
+    stored = StoredModel.open(url)
+    assert stored.model.record.evaluation is not None
+    found = Evaluation.from_dict(stored.model.record.evaluation)
+    assert isinstance(before, Evaluation)
+    rows, held = stored.rows("train"), stored.rows("test")
+    n = len(rows)
+    assert [point.rows for point in found.sizes] == [n // 8, n // 4, n // 2, n]
+    assert found.sizes[-1].topk == before.topk
+    X, y = np.array(rows[0:n]), rows.labels().astype(np.int64)
+    X_held, y_held = np.array(held[0 : len(held)]), held.labels()
+    right = (X_held @ stored.W).argmax(axis=1) == y_held
+    order = _nested_order(rows.labels())
+    for point in found.sizes[:-1]:
+        here = np.sort(order[: point.rows])
+        alone = solve(X[here], y[here], TopKHinge(2), 1.0 / point.rows, tol=1e-6, m=5)
+        shares = (X_held @ alone.W).argmax(axis=1) == y_held
+        # Both are within 1e-3 of the optimum, where a row or two of 140 may lie on the border.
+        assert point.topk[1] == pytest.approx(shares.mean(), abs=2.5 / len(y_held))
+        assert point.error == pytest.approx(np.sqrt(np.sum(shares != right)) / len(right), abs=0.012)
+    # What is known is neither measured again nor lost by another evaluation.
+    assert measure_training_sizes(StoredModel.open(url)) == ""
+    again = evaluate(url)
+    assert isinstance(again, Evaluation)
+    assert again.sizes == found.sizes
+    assert "Would more images help?" in Path(write_report(url)).read_text(encoding="utf-8")
+
+
+def test_draws_are_nested_and_hold_every_class_alike() -> None:
+    labels = np.repeat(np.arange(4), [400, 200, 100, 100])
+    order = _nested_order(labels)
+    assert sorted(order.tolist()) == list(range(800))
+    for size in (100, 200, 400):
+        assert np.abs(np.bincount(labels[order[:size]]) - np.array([4, 2, 1, 1]) * size / 8).max() <= 1
+
+
+def test_what_has_no_curve_says_why(tmp_path: Path) -> None:
+    url = trained(tmp_path / "store", kernel="rbf")
+    assert "has not been evaluated" in measure_training_sizes(StoredModel.open(url))
+    evaluate(url)
+    assert "kernel" in measure_training_sizes(StoredModel.open(url))
+
+
+def test_the_verdict_weighs_the_gain_against_chance() -> None:
+    def points(gain: float, error: float) -> list[SizePoint]:
+        return [SizePoint(500, {1: 0.80}, error), SizePoint(1000, {1: 0.80 + gain}, 0.0)]
+
+    assert "likely to help, as many images again may bring up to 5.0% more" in size_words(points(0.05, 0.01))
+    assert "not more than chance" in size_words(points(0.01, 0.01))
+    assert "look at their labels" in size_words(points(-0.05, 0.01))
+    assert size_words(()) == ""
+    first, last = points(0.05, 0.01)
+    assert size_words((first, replace(last, topk={1: 1.0}))).endswith(
+        "nothing is left to gain on these held-out rows."
+    )

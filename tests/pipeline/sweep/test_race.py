@@ -1,28 +1,51 @@
-"""Which cells end and why, decided on measurements made by hand."""
+"""Which cells of a sweep end and why, which are looked at, and what they may hold."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binom, hypergeom
 
+from tests.solvers.problems import Requests
+from topline import Softmax, TopKHinge
+from topline.pipeline.cluster.memory_plan import FILLED, MIB, WORKER_BYTES
+from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.options.sweep import Cell, Variant
-from topline.pipeline.sweep.cells import Outcome
+from topline.pipeline.sweep.cells import (
+    COARSE,
+    EARLIER,
+    ROUNDED,
+    Glance,
+    Outcome,
+    Path,
+    advance_cell,
+    still_needed,
+)
+from topline.pipeline.sweep.plan import SharedMemory
 from topline.pipeline.sweep.race import (
     FACTOR,
     FIRST_GAP,
     Standing,
     best_cell,
     contested,
+    due,
     grown,
     judged,
     lead,
     may_go_on,
     next_step,
     simplest_cell,
+    skipped,
 )
+from topline.solvers.blocks import swept_bytes
+from topline.solvers.core.held_out import HitCount
+from topline.solvers.core.problem import Problem
+from topline.solvers.operations import Ascend, Evaluate, Rebuild, most_open
 
 ROWS = 1000
 LOSS = Variant("topk_hinge", 1, 0.0)
@@ -284,3 +307,221 @@ def test_the_best_is_the_highest_and_the_simplest_the_smallest_C_within_its_stan
     assert simplest_cell(cells, best) is near
     assert best_cell([out]) is None
     assert easy.error == pytest.approx((0.99 * 0.01 / ROWS) ** 0.5, rel=0.1)
+
+
+N, D, M = 400, 12, 4
+
+
+class Rows:
+    """Rows without any that are held out, which note what they are asked; A begins as that of any cell."""
+
+    def __init__(self, executor):
+        self.executor, self.radii = executor, []
+
+    def start_from(self, before, problem):
+        return before.best_multiple(problem)[1]
+
+    def go_on(self, known, problem):
+        raise NotImplementedError
+
+    def count(self, W, radius):
+        self.radii.append(radius)
+        return HitCount(1, 0, 0, 0)
+
+    def duals(self, state):
+        """Return nothing: `start_from` takes what the executor has."""
+
+
+@pytest.mark.parametrize(("goal", "tol", "certified"), [(0.01, 1e-3, False), (2e-3, 2e-3, True)])
+def test_float64_is_for_the_tolerance_and_rounding_is_part_of_a_coarser_gap(goal, tol, certified) -> None:
+    random = np.random.default_rng(0)
+    y = (np.arange(N) % M).astype(np.int32)
+    X = (random.standard_normal((M, D))[y] + random.standard_normal((N, D))).astype(np.float32)
+    problem = Problem(TopKHinge(2), N, D, M, 1.0 / N)
+    config = TrainConfig(store="memory", C=1.0, method="dual_ascent", tol=tol)
+    with Requests() as executor:
+        executor.bind(problem, X, y, keep_duals=True)
+        rows, path = Rows(executor), Path()
+        outcome = advance_cell(rows, path, problem, config, (1.0, goal, 0), 1.0)
+    exact = [one for one in executor.seen if isinstance(one, Rebuild)]
+    exact += [one for one in executor.seen if isinstance(one, Evaluate) and one.exact]
+    assert bool(exact) is certified
+    share = 0.0 if certified else ROUNDED
+    assert COARSE <= outcome.relative_gap <= goal
+    reached = path.cells[1.0]
+    assert outcome.gap == reached.primal - reached.dual + share * abs(reached.primal)
+    assert rows.radii[0] == pytest.approx(np.sqrt(outcome.gap / problem.lam))
+
+
+@pytest.mark.parametrize(
+    ("loss", "times", "measured"), [(Softmax(), 2.0, 0), (Softmax(), 1.1, 1), (TopKHinge(2), 2.0, 1)]
+)
+def test_an_entropy_that_starts_from_a_much_smaller_C_is_not_measured_there(loss, times, measured) -> None:
+    """One sweep leaves it far behind; a hinge may start within the gap already."""
+    random = np.random.default_rng(0)
+    y = (np.arange(N) % M).astype(np.int32)
+    X = (random.standard_normal((M, D))[y] + random.standard_normal((N, D))).astype(np.float32)
+    config = TrainConfig(store="memory", C=1.0, method="dual_ascent", max_passes=4)
+    first, zero = Problem(loss, N, D, M, 100.0 / N), np.log(M)
+    with Requests() as executor:
+        executor.bind(first, X, y, keep_duals=True)
+        rows, path = Rows(executor), Path()
+        advance_cell(rows, path, first, config, (0.01, 0.1, 0), zero)
+        C = 0.01 * times
+        executor.seen.clear()
+        advance_cell(rows, path, Problem(loss, N, D, M, 1.0 / (N * C)), config, (C, 1e-3, 0), zero)
+    kinds = [type(request) for request in executor.seen]
+    assert kinds.index(Ascend) == measured
+
+
+@pytest.mark.parametrize(
+    ("gaps", "seen"),
+    [
+        ((0.9, 0.3, EARLIER * 0.05, 0.09, 0.05), 2),
+        ((0.9, 0.05), 0),
+        ((0.15, 0.05, 0.3, 0.05), 2),  # gaps of an iterate may grow again
+        ((0.07, 0.06, 0.05), None),
+        ((0.05,), None),
+    ],
+)
+def test_the_last_iterate_is_given_whose_gap_was_so_many_times_the_one_that_was_reached(gaps, seen) -> None:
+    """Each record is about the iterate that the round before ended with; the first about the start."""
+    iterates = [np.full((2, 2), float(number)) for number in range(len(gaps) + 1)]
+    glance = Glance(iterates[0])
+    for gap, after in zip(gaps, iterates[1:], strict=True):
+        glance(SimpleNamespace(relative_gap=gap), SimpleNamespace(W=after))
+    found = glance.before(gaps[-1])
+    assert (None if found is None else found[0, 0]) == seen
+
+
+def test_a_start_from_zero_is_none_and_little_is_kept() -> None:
+    glance = Glance(None)
+    glance(SimpleNamespace(relative_gap=1.0), SimpleNamespace(W=np.ones((2, 2))))
+    assert glance.before(0.1) is None
+    for gap in np.logspace(-0.1, -3, 30):
+        glance(SimpleNamespace(relative_gap=gap), SimpleNamespace(W=np.zeros((2, 2))))
+    assert glance.before(1e-3) is not None
+    assert len(glance._seen) <= 5
+
+
+VALIDATION, FOLDS = 10_000, 2
+TOP_2, OTHER = Variant("topk_hinge", 1, 0.0), Variant("softmax", None, 0.0)
+
+
+def ended(one, mean):
+    parts = tuple(
+        Outcome(
+            one.cell.C, fold, VALIDATION, mean * VALIDATION, 0, VALIDATION, 1.0, 0.01, 0.01, 5, 0.1, "solved"
+        )
+        for fold in range(FOLDS)
+    )
+    return replace(one, rounds=(parts,), state="finished")
+
+
+def looked_at(curve, places, variant=TOP_2):
+    """Take a path of so many C, a decade apart, to its end; returns the places in the order of looking."""
+    cells = [Standing(Cell(variant, 10.0**place), FOLDS) for place in range(places)]
+    order = []
+    while asked := due(cells, "race"):
+        order.append([round(math.log10(one.cell.C)) for one in asked])
+        cells = [ended(one, curve(math.log10(one.cell.C))) if one in asked else one for one in cells]
+        cells = skipped(cells, "race")
+    assert not any(one.state == "running" for one in cells)
+    return order, cells
+
+
+@pytest.mark.parametrize("places", [11, 30, 45])
+@pytest.mark.parametrize("top", [0.0, 0.2, 0.5, 0.61, 0.9, 1.0])
+@pytest.mark.parametrize("bend", [0.02, 0.4])
+def test_the_best_of_a_concave_curve_is_found_and_few_cells_are_looked_at(places, top, bend) -> None:
+    """To half a standard error, 0.0018 at most of so many rows."""
+
+    def curve(x):
+        return 0.9 - bend * (x / (places - 1) - top) ** 2
+
+    order, cells = looked_at(curve, places)
+    best = max(curve(place) for place in range(places))
+    found = max(one.mean for one in cells if one.rounds)
+    assert found >= best - 0.5 * math.sqrt(0.9 * 0.1 / (FOLDS * VALIDATION))
+    assert sum(map(len, order)) <= 12
+    assert sum(map(len, order)) < places or top == 1.0
+
+
+def test_the_largest_C_come_last_and_only_while_the_curve_rises() -> None:
+    order, cells = looked_at(lambda x: 0.9 - 0.01 * abs(x - 7), 11)
+    assert order == [[0, 2, 4, 6], [7], [8]]
+    assert [round(math.log10(one.cell.C)) for one in cells if one.state == "skipped"] == [1, 3, 5, 9, 10]
+    assert {one.why for one in cells if one.state == "skipped"} == {"race: no better than its neighbours"}
+    order, _ = looked_at(lambda x: 0.5 + 0.03 * x, 11)
+    assert order[-1] == [10]
+
+
+def test_short_paths_and_the_other_rules_leave_nothing_out() -> None:
+    cells = [Standing(Cell(TOP_2, 10.0**place), FOLDS) for place in range(5)]
+    assert due(cells, "race") == cells
+    cells += [Standing(Cell(TOP_2, 10.0**place), FOLDS) for place in range(5, 45)]
+    for rule in ("certificate", "none"):
+        assert due(cells, rule) == cells
+        done = [ended(one, 0.9 - 0.01 * place) if place < 5 else one for place, one in enumerate(cells)]
+        assert skipped(done, rule) == done
+
+
+def test_the_best_of_all_paths_counts_and_a_path_waits_for_what_it_has_begun() -> None:
+    good = [ended(Standing(Cell(OTHER, 1.0), FOLDS), 0.95)]
+    poor = [Standing(Cell(TOP_2, 10.0**place), FOLDS) for place in range(11)]
+    begun = [ended(one, 0.6) if place in (0, 2, 4, 6) else one for place, one in enumerate(poor)]
+    after = skipped([*good, *begun], "race")
+    assert [one.state for one in after].count("skipped") == 7
+    waiting = [replace(one, state="running") if place == 4 else one for place, one in enumerate(begun)]
+    assert skipped([*good, *waiting], "race") == [*good, *waiting]
+    assert due(waiting, "race") == [waiting[4]]
+
+
+def test_what_no_waiting_cell_starts_from_is_forgotten() -> None:
+    """Kept are the cells that go on, and of each waiting one the next smaller that is known."""
+    assert still_needed([0.1, 1.0, 10.0, 100.0], [10.0, 30.0]) == {1.0, 10.0}
+    assert still_needed([1.0, 10.0], [0.5, 1.0]) == {1.0}
+    assert still_needed([1.0, 10.0], []) == set()
+
+
+class ReadRows:
+    """Rows that nobody reads."""
+
+    def __init__(self, n: int, d: int, m: int) -> None:
+        self.shape, self.nbytes = (n, d), 4 * n * d
+        self.dataset = SimpleNamespace(info=SimpleNamespace(m=m))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "n"), [("1500MiB", 40_000), ("2GiB", 200_000), ("3GiB", 400_000), ("4GiB", 200_000)]
+)
+def test_what_sweeps_open_of_every_cell_fits_beside_the_rest(limit: str, n: int) -> None:
+    """Fifteen cells at once opened 48 MiB each that nobody had counted, and their worker was ended."""
+    d, m = 1024, 100
+    rows: Any = ReadRows(n, d, m)
+    found, together = SharedMemory(rows, ClusterConfig(workers=1, memory_limit=limit), 1, 15).budgets()
+    assert found.worker_bytes is not None
+    assert found.dual_bytes is not None
+    packed = most_open(found.dual_bytes, n, d, m) == 0
+    held = found.cache_bytes < rows.nbytes or packed
+    swept = together * swept_bytes(n, d, m, packed=packed) if held else 0
+    taken = WORKER_BYTES + min(found.cache_bytes, rows.nbytes) + found.dual_bytes + swept
+    assert taken <= FILLED * found.worker_bytes + MIB
+
+
+@pytest.mark.parametrize(("limit", "least"), [("4GiB", 2), ("8GiB", 15)])
+def test_cells_go_together_where_the_rows_and_their_arrays_fit(limit: str, least: int) -> None:
+    """One cell at a time keeps one core at work; the plan kept room for rows that there were not."""
+    n, d, m = 200_000, 1024, 100
+    rows: Any = ReadRows(n, d, m)
+    cluster = ClusterConfig(workers=1, threads_per_worker=2, memory_limit=limit)
+    found, together = SharedMemory(rows, cluster, 1, 15).budgets()
+    assert together >= least
+    assert found.cache_bytes == rows.nbytes
+    assert found.worker_bytes is not None
+    assert found.dual_bytes is not None
+    assert most_open(found.dual_bytes, n, d, m, 2) >= together
+    assert WORKER_BYTES + found.cache_bytes + found.dual_bytes <= FILLED * found.worker_bytes

@@ -1,18 +1,32 @@
-"""Optima against a general solver and scikit-learn, certificates against their definition."""
+"""Aggregates, losses, optima and certificates against definitions, a general solver and scikit-learn."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.optimize import linprog
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
-from tests.reference.average_top import objective, optimum
+from tests.reference.average_top import loss_values, objective, optimum, sorted_average
 from tests.reproduce.average_top.certificates import certify
-from tests.solvers.average_top.problems import EVERY_LOSS, examples
+from tests.solvers.average_top.problems import BINARY, EVERY_LOSS, examples
 from topline import InvalidProblemError, NonFiniteError, Status
-from topline.solvers.average_top import AverageTopProblem, C_from_svm, minimise, solving
+from topline.solvers.average_top import (
+    INDIVIDUAL_LOSSES,
+    AverageTopProblem,
+    C_from_equation_3,
+    C_from_svm,
+    C_to_equation_3,
+    Hinge,
+    average_top,
+    individual_loss,
+    kth_largest,
+    minimise,
+    solving,
+    top_weights,
+)
 
 #: Relative error of the reference optimum, which exponential cones limit; the gaps say more of ours.
 REFERENCE = 1e-6
@@ -151,9 +165,6 @@ def test_k_equal_to_n_is_the_svm_of_liblinear() -> None:
     np.testing.assert_allclose(result.w, svm.coef_[0], atol=1e-4)
 
 
-# ---------------------------------------------------------------- the solution w = 0
-
-
 @pytest.mark.parametrize("name", EVERY_LOSS)
 @pytest.mark.parametrize("method", ["interior_point", "bundle"])
 def test_contradicting_examples_collapse(name, method) -> None:
@@ -195,9 +206,6 @@ def test_targets_of_zero_are_met_by_zero(method, name) -> None:
     assert result.status is Status.SOLVED
 
 
-# ---------------------------------------------------------------- any w is certified
-
-
 @pytest.mark.parametrize("name", EVERY_LOSS)
 @pytest.mark.parametrize("k", [1, 7.5, 40])
 def test_any_weights_can_be_certified(name, k) -> None:
@@ -213,9 +221,6 @@ def test_any_weights_can_be_certified(name, k) -> None:
             assert certificate.dual == pytest.approx(value, rel=REFERENCE)
     known = certify(problem, np.zeros(4), dual=0.25)
     assert known.gap == known.primal - 0.25
-
-
-# ---------------------------------------------------------------- what ends short, and what is refused
 
 
 @pytest.mark.parametrize("method", ["interior_point", "bundle"])
@@ -278,3 +283,109 @@ def test_what_is_not_finite_is_refused() -> None:
         certify(problem, np.full(4, np.nan))
     with pytest.raises(InvalidProblemError, match="give 4, one per feature"):
         certify(problem, np.zeros(3))
+
+
+Z = np.concatenate([np.linspace(-3.0, 3.0, 41) + 0.01, [40.0, -40.0]])
+
+
+def test_every_loss_is_tested() -> None:
+    assert sorted(INDIVIDUAL_LOSSES) == sorted(EVERY_LOSS)
+
+
+@pytest.mark.parametrize("name", EVERY_LOSS)
+@pytest.mark.parametrize("target", [-1.0, 1.0])
+def test_values_and_derivatives(name, target) -> None:
+    loss, y = INDIVIDUAL_LOSSES[name], np.full(len(Z), target)
+    pieces = loss.pieces(Z, y)
+    np.testing.assert_allclose(pieces.losses(), loss_values(name, Z, y), rtol=1e-13, atol=1e-300)
+    # Central differences: no score is within a step of a kink.
+    step = 1e-6
+    above, below = (loss_values(name, Z + sign * step, y) for sign in (1.0, -1.0))
+    np.testing.assert_allclose(pieces.subgradients(), (above - below) / (2.0 * step), atol=1e-7)
+    up, down = (loss.pieces(Z + sign * 1e-5, y).slopes for sign in (1.0, -1.0))
+    np.testing.assert_allclose(pieces.curvatures, (up - down) / 2e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_a_score_of_zero_costs_one(name) -> None:
+    loss = INDIVIDUAL_LOSSES[name]
+    assert loss.binary
+    assert loss.pieces(np.zeros(2), np.array([1.0, -1.0])).losses() == pytest.approx([1.0, 1.0])
+
+
+def test_losses_by_name_and_value() -> None:
+    assert individual_loss("hinge") == Hinge() == individual_loss(Hinge())
+    for wrong in ("topk_hinge", Hinge, 3):
+        with pytest.raises(InvalidProblemError, match="use one of hinge, logistic, square, absolute"):
+            individual_loss(wrong)
+
+
+LOSSES = np.random.default_rng(3).exponential(size=20)
+KS = [1, 1.3, 7.5, 13, 19.99, 20]
+
+
+@pytest.mark.parametrize("k", KS)
+def test_it_is_the_maximum_over_its_weights(k) -> None:
+    n = len(LOSSES)
+    program = linprog(-LOSSES, A_ub=np.ones((1, n)), b_ub=[1.0], bounds=[(0.0, 1.0 / k)] * n)
+    assert average_top(LOSSES, k) == pytest.approx(-program.fun, rel=1e-12)
+    assert average_top(LOSSES, k) == pytest.approx(sorted_average(LOSSES, k), rel=1e-14)
+    p = top_weights(LOSSES, k)
+    assert p @ LOSSES == pytest.approx(average_top(LOSSES, k), rel=1e-14)
+    assert p.max() <= 1.0 / k
+    assert p.sum() == pytest.approx(1.0, rel=1e-14)
+
+
+def test_its_ends_are_the_maximum_and_the_average() -> None:
+    assert average_top(LOSSES, 1) == LOSSES.max()
+    assert average_top(LOSSES, len(LOSSES)) == pytest.approx(LOSSES.mean(), rel=1e-14)
+
+
+@pytest.mark.parametrize("k", [2, 7, 20])
+def test_the_top_k_loss_is_a_difference_of_two_averages(k) -> None:
+    """Section 1: l_[k] = k AT_k - (k - 1) AT_(k-1)."""
+    difference = k * average_top(LOSSES, k) - (k - 1) * average_top(LOSSES, k - 1)
+    assert kth_largest(LOSSES, k) == pytest.approx(difference, rel=1e-12)
+    assert average_top(LOSSES, k) >= kth_largest(LOSSES, k)
+
+
+def test_of_equal_losses_the_first_count() -> None:
+    np.testing.assert_allclose(top_weights(np.array([1.0, 2.0, 2.0, 2.0]), 2.5), [0.0, 0.4, 0.4, 0.2])
+
+
+def variational(losses, k, t):
+    """Return the braces of eq. 2, (1/n) sum [l_i - t]_+ + (k/n) t."""
+    return np.maximum(losses - t, 0.0).mean() + k / len(losses) * t
+
+
+@pytest.mark.parametrize("k", KS)
+def test_the_variational_form_has_the_factor_that_the_paper_hides(k) -> None:
+    """Erratum h4: the minimum of eq. 2 is (k/n) AT_k, and the k-th largest loss attains it."""
+    n = len(LOSSES)
+    at_least = min(variational(LOSSES, k, t) for t in np.concatenate([[0.0], LOSSES]))
+    assert at_least == pytest.approx(k / n * sorted_average(LOSSES, k), rel=1e-13)
+    assert variational(LOSSES, k, kth_largest(LOSSES, k)) == pytest.approx(at_least, rel=1e-13)
+
+
+@pytest.mark.parametrize("name", EVERY_LOSS)
+@pytest.mark.parametrize("k", [20, 28.5])
+def test_equation_3_has_the_minimiser_at_the_mapped_C(name, k) -> None:
+    """Eq. 3 itself goes to a general solver; only C is translated."""
+    X, y = examples(name)
+    n, C_3 = len(y), 20.0
+    value, w = optimum(X, y, name, k, C_3, threshold_weight=k / n, excess_weight=1.0 / n)
+    result = minimise(X, y, name, k, C_from_equation_3(C_3, k, n), tol=1e-10)
+    np.testing.assert_allclose(result.w, w, atol=1e-4)
+    assert k / n * result.primal == pytest.approx(value, rel=1e-7)
+
+
+def test_the_maps_of_C() -> None:
+    assert C_from_equation_3(C_to_equation_3(3.0, 7.5, 20), 7.5, 20) == pytest.approx(3.0)
+    assert C_to_equation_3(3.0, 5, 20) == 12.0
+    assert C_from_svm(0.5, 20) == 10.0
+
+
+@pytest.mark.parametrize("k", [0.5, 21, "2", True, np.nan])
+def test_other_k_are_refused(k) -> None:
+    with pytest.raises(InvalidProblemError, match="give a number from 1 to the 20 examples"):
+        average_top(LOSSES, k)

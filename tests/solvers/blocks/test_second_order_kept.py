@@ -1,4 +1,4 @@
-"""What a block keeps between second-order requests: no more than its budget, and the sums do not change."""
+"""What a block sums and keeps: right whatever the rows, and no more than its budget."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKEntropy, TopKHinge, solve
-from topline.solvers.blocks import most_kept
+from tests.solvers.problems import examples, solved_on_blocks
+from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, TopKEntropy, TopKHinge, solve
+from topline.solvers.blocks import kernel, most_kept
+from topline.solvers.blocks.ascent import dual_changes
+from topline.solvers.blocks.ascent.dual_changes import add_changes
+from topline.solvers.blocks.kernel import KeptColumns
+from topline.solvers.blocks.second_order import add_weighted_grams
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods import METHODS, method_memory
 from topline.solvers.operations import FindEnvelopes, FindSlope, MultiplyCurvature, SumGrams
+from topline.solvers.run import ProblemSpec
 
 N, D, M = 3000, 20, 12
 RNG = np.random.default_rng(0)
@@ -127,3 +134,140 @@ def test_other_methods_form_and_keep_nothing() -> None:
         assert (memory.formed, memory.kept) == (0, 0)
     assert method_memory(METHODS["lbfgs"], problem, X.nbytes).arrays > 20
     assert method_memory(METHODS["auto"], problem, X.nbytes).kept > 0
+
+
+@pytest.mark.parametrize(
+    ("count", "d", "share"), [(3, 20, 1.0), (40, 20, 1.0), (40, 20, 0.2), (13, 130, 1.0)]
+)
+@pytest.mark.parametrize("kind", [np.float32, np.float64, "csr"])
+def test_they_are_added(count, d, share, kind) -> None:
+    random = np.random.default_rng(0)
+    X = random.standard_normal((300, d)).astype(np.float32 if kind == "csr" else kind)
+    weights = random.random((300, count)) * (random.random((300, count)) < share)
+    grams = random.standard_normal((count, d, d))
+    expected = grams + np.einsum("iq,ij,ik->qjk", weights, X.astype(np.float64), X.astype(np.float64))
+    add_weighted_grams(grams, sparse.csr_matrix(X) if kind == "csr" else X, weights)
+    np.testing.assert_allclose(grams, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("count", "d", "dtype"), [(400, 24, np.float32), (13, 200, np.float64)])
+def test_they_take_at_most_one_more_array(count, d, dtype) -> None:
+    """The memory plan counts one copy of what blocks sum."""
+    X, weights = np.ones((50, d), dtype), np.ones((50, count))
+    grams = np.zeros((count, d, d))
+    add_weighted_grams(grams, X, weights)
+    tracemalloc.start()
+    add_weighted_grams(grams, X, weights)
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert taken <= grams.nbytes
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("rows", "m", "share"), [(0, 3, 1.0), (1, 2, 1.0), (203, 7, 0.3), (500, 40, 0.05)])
+def test_it_is_the_product_whatever_the_threads_and_tiles(monkeypatch, dtype, rows, m, share) -> None:
+    random = np.random.default_rng(rows)
+    X = random.standard_normal((2 * rows + 1, 33)).astype(dtype)
+    places = random.permutation(len(X))[:rows]
+    changes = random.standard_normal((rows, m)) * (random.random((rows, m)) < share)
+    factors = random.random(rows)
+    start = random.standard_normal((m, 33))
+    expected = start + (changes * factors[:, None]).T @ X[places].astype(np.float64)
+    found = []
+    for tile_bytes, shared in ((1 << 23, 1 << 60), (1 << 23, 0), (4096, 0), (4096, 1 << 60)):
+        monkeypatch.setattr(dual_changes, "_TILE_BYTES", tile_bytes)
+        monkeypatch.setattr(dual_changes, "_SHARED", shared)
+        for threads in (1, 3):
+            out = start.copy()
+            add_changes(X, places, changes.astype(dtype), factors, out, threads)
+            # Rounding of changes to `dtype`, and of the order of some hundred additions.
+            assert np.allclose(out, expected, rtol=0.0, atol=1e-11 if dtype is np.float64 else 1e-5)
+            found.append((tile_bytes, out))
+    for tile_bytes, out in found:
+        assert all(np.array_equal(out, other) for size, other in found if size == tile_bytes)
+
+
+def test_long_rows_that_change_whole_are_not_gathered_first() -> None:
+    """A product of tiles takes a copy of its rows where they do not lie in turn."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 100_000), dtype=np.float32)
+    places = rng.permutation(len(X))
+    changes = rng.standard_normal((len(X), 3), dtype=np.float32)
+    out = np.zeros((3, X.shape[1]))
+    add_changes(X, places, changes, np.ones(len(X)), out)
+    np.testing.assert_allclose(out, changes.T @ X[places], rtol=1e-4, atol=1e-3)
+    tracemalloc.start()
+    try:
+        add_changes(X, places, changes, np.ones(len(X)), out)
+        assert tracemalloc.get_traced_memory()[1] < X.nbytes / 4
+    finally:
+        tracemalloc.stop()
+
+
+ROWS, LABELS = examples(n=240, spread=2.0)
+ROWS = ROWS.astype(np.float32)
+
+
+def test_columns_that_come_first_stay_and_the_others_find_no_room() -> None:
+    # Two columns of 3 rows, beside the list of where 5 columns are.
+    columns = KeptColumns(3, 5, 8 * 5 + 4 * 3 * 2)
+    first = columns.places(np.array([1, 4, 3]))
+    assert not first.known.any()
+    assert first.slots.tolist() == [0, 1, -1]
+    values = np.arange(9, dtype=np.float32).reshape(3, 3)
+    first.write(np.arange(3), 0, values)
+    # Not known before every row of the block was written.
+    assert not columns.places(np.array([1])).known.any()
+    columns.keep(np.array([1, 4, 3]), first)
+    again = columns.places(np.array([0, 3, 4]))
+    assert again.known.tolist() == [False, False, True]
+    assert again.slots.tolist() == [-1, -1, 1]
+    np.testing.assert_array_equal(again.read(np.array([2]), 1, 3), values[1:, 1][None])
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 8 * 240 * 2 - 1, 8 * 240 * 2])
+def test_no_budget_is_no_column(kept_bytes) -> None:
+    assert (KeptColumns(120, 240, kept_bytes // 2).places(np.arange(5)).slots == -1).all()
+
+
+def test_blocks_share_what_nobody_has_limited(monkeypatch) -> None:
+    n, most = 600, 200_000
+    monkeypatch.setattr(kernel, "_KEPT_BYTES", most)
+    blocks = [KeptColumns(rows, n, None) for rows in (300, 200, 100)]
+    kept = [int((one.places(np.arange(n)).slots >= 0).sum()) for one in blocks]
+    taken = sum(4 * rows * count for rows, count in zip((300, 200, 100), kept, strict=True))
+    assert min(kept) > 0
+    assert most - 3 * (8 * n + 4 * 300) <= taken + 3 * 8 * n <= most
+
+
+class CountingKernel:
+    """An RBF kernel that counts the values of float32 tiles."""
+
+    def __init__(self) -> None:
+        self._kernel, self.values = RBFKernel(0.3), 0
+        self.name, self.matrix = self._kernel.name, self._kernel.matrix
+
+    def tile(self, rows, others):
+        """Return the values."""
+        self.values += len(rows) * len(others)
+        return self._kernel.tile(rows, others)
+
+
+def solved(kept_bytes, method):
+    kernel = CountingKernel()
+    spec = ProblemSpec(MaxHinge(), C=4.0, method=method, kernel=kernel)
+    with SerialExecutor(blocks=3, kept_bytes=kept_bytes) as executor:
+        result = solved_on_blocks(spec, ROWS, LABELS, executor, tol=1e-2)
+    return result, kernel.values
+
+
+@pytest.mark.parametrize("method", ["dual_ascent", "fw", "fw_fully_corrective"])
+def test_any_budget_gives_the_same_optimum_and_room_saves_values(method) -> None:
+    """The last digit of a value depends on the tile it is computed in, and with it which vertex is best."""
+    whole = 4 * len(LABELS) ** 2 + 3 * 8 * len(LABELS)
+    runs = [solved(kept_bytes, method) for kept_bytes in (0, whole // 3, whole)]
+    for result, _ in runs:
+        assert result.status is Status.SOLVED
+        assert result.dual <= min(other.primal for other, _ in runs)
+    values = [count for _, count in runs]
+    assert values[0] > values[1] > values[2]

@@ -1,7 +1,10 @@
-"""Whatever a run remembers comes back from named arrays and plain JSON as it was."""
+"""What a run remembers or sends comes back as it was, in this process or another."""
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from dataclasses import dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -12,10 +15,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tests.solvers.problems import M, examples, stored
-from topline import InvalidProblemError, OneVsAll, SerialExecutor, Softmax, TopKHinge, solve
+from tests.solvers.problems import EVERY_LOSS, M, examples, stored
+from topline import (
+    InvalidProblemError,
+    MaxHinge,
+    OneVsAll,
+    SerialExecutor,
+    Softmax,
+    ThreadExecutor,
+    TopKClassifier,
+    TopKHinge,
+    solve,
+)
 from topline.solvers.core import codec
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.state import (
+    IterationRecord,
+    Objective,
+    SolverState,
+    ThinnedHistory,
+    Traffic,
+    WorkerActivity,
+)
+from topline.solvers.executors import resident_bytes
 from topline.solvers.methods import METHODS
 from topline.solvers.run.task import ON_BLOCKS
 
@@ -136,3 +158,100 @@ def test_a_run_goes_on_from_what_a_checkpoint_gives_back_to_the_same_bits(
             np.testing.assert_array_equal(rest.W, whole.W)
         assert rest.dual <= whole.primal * (1 + 1e-9)
         assert whole.dual <= rest.primal * (1 + 1e-9)
+
+
+READ = """
+import pickle, sys
+problems, result, model = pickle.load(sys.stdin.buffer)
+assert all(problem.form.convex in (True, False) for problem in problems)
+print(len(problems), result.status.value, model.predict(result.W.T[:1]).shape)
+"""
+
+
+def test_problems_results_and_models_are_read_by_another_process() -> None:
+    problems = [Problem(loss, 10, 3, M, 0.1) for loss in EVERY_LOSS]
+    # Compiled functions are made here, and are not for others.
+    assert all(problem.form is problem.form for problem in problems)
+    X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    sent = problems, solve(X, y, Softmax(), 0.1), TopKClassifier(loss="softmax").fit(X, y)
+    read = subprocess.run(
+        [sys.executable, "-c", READ], input=pickle.dumps(sent), capture_output=True, check=False
+    )
+    assert read.returncode == 0, read.stderr.decode()
+    assert read.stdout.decode().split() == [str(len(problems)), "solved", "(1,)"]
+
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((300, 12)).astype(np.float32)
+Y = RNG.integers(0, 4, 300)
+
+
+def record_of(number: int) -> IterationRecord:
+    return IterationRecord(number, number + 1, 0.0, Objective(1.0, 0.0), 1.0, 1.0)
+
+
+def test_differences_of_counters_and_levels_of_now() -> None:
+    before = Traffic(10, 20, 30, 900, (WorkerActivity("a", 5, 1.5, 100), WorkerActivity("b", 5, 9.0, 100)))
+    # b was restarted and its counter with it; c is new.
+    now = Traffic(
+        15, 20, 31, 800,
+        (WorkerActivity("a", 4, 2.0, 110), WorkerActivity("b", 3, 0.25, 90), WorkerActivity("c", 3, 0.5, 80)),
+    )  # fmt: skip
+    assert now.since(before) == Traffic(
+        5, 0, 1, 800,
+        (WorkerActivity("a", 4, 0.5, 110), WorkerActivity("b", 3, 0.25, 90), WorkerActivity("c", 3, 0.5, 80)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [SerialExecutor, lambda: ThreadExecutor(2, blocks=6)])
+def test_every_round_says_who_worked_and_for_how_long(make) -> None:
+    with make() as executor:
+        result = solve(X, Y, MaxHinge(), 0.01, method="fw", max_passes=12, tol=1e-9, executor=executor)
+    assert len(result.history) == 12
+    for record in result.history:
+        assert sum(worker.rows for worker in record.activity) == len(X)
+        busy = sum(worker.seconds_busy for worker in record.activity)
+        assert busy >= record.seconds_products + record.seconds_kernels > 0.0
+        assert record.workers == executor.workers
+        assert 10 << 20 < record.memory_bytes < 100 << 30
+        assert record.bytes_sent == record.bytes_received == record.bytes_read == 0
+    # What was counted in one round is not counted in the next again.
+    assert sum(w.seconds_busy for r in result.history for w in r.activity) <= 2 * result.seconds
+
+
+def test_bytes_that_are_read_from_a_file(tmp_path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, X.astype(np.float16))
+    mapped = np.load(path, mmap_mode="r")
+    result = solve(mapped, Y, MaxHinge(), 0.01, method="fw", max_passes=4, tol=1e-9)
+    assert [record.bytes_read for record in result.history] == [2 * X.size] * 4
+
+
+def test_resident_memory_follows_what_is_held() -> None:
+    before = resident_bytes()
+    held = np.ones(8 << 20)
+    during = resident_bytes()
+    assert 60 << 20 < during - before < 80 << 20
+    del held
+    assert resident_bytes() < during - (50 << 20)
+
+
+@pytest.mark.parametrize("rounds", [1, 8, 9, 100, 1001])
+def test_an_endless_run_keeps_an_even_choice_of_its_rounds(rounds: int) -> None:
+    kept: ThinnedHistory[IterationRecord] = ThinnedHistory(8)
+    for number in range(rounds):
+        kept.add(record_of(number))
+    numbers = [record.round for record in kept.records()]
+    assert numbers[0] == 0
+    assert numbers[-1] == rounds - 1
+    assert len(numbers) <= 9
+    if rounds <= 8:
+        assert numbers == list(range(rounds))
+    else:
+        steps = np.diff(numbers[:-1])
+        assert (steps == steps[0]).all()
+        assert len(numbers) > 4
+
+
+def test_no_rounds_are_kept_of_none() -> None:
+    assert ThinnedHistory[int]().records() == ()

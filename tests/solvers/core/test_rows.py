@@ -1,4 +1,4 @@
-"""How features are read: tiles at fixed row numbers, whole chunks, any source with row slices."""
+"""How features are read: tiles at fixed row numbers, whole chunks and slabs, any source with row slices."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from scipy import sparse
 
 from tests.solvers.problems import examples
 from topline import MaxHinge, RBFKernel, SerialExecutor, solve
+from topline.solvers.core import rows
 from topline.solvers.core.answers import iterate_tiles
-from topline.solvers.core.rows import RowRange, compute_dtype, count_tiles, nonfinite_rows, tile_rows
+from topline.solvers.core.rows import (
+    RowRange,
+    compute_dtype,
+    count_tiles,
+    nonfinite_rows,
+    slab_bounds,
+    tile_rows,
+)
 
 
 class Chunked:
@@ -140,11 +148,44 @@ def test_a_range_of_a_matrix_shares_its_entries(kind, repeated) -> None:
     if repeated:
         X = kind((X.data, X.indices // 2, X.indptr), shape=X.shape)
     inner, whole = RowRange(RowRange(X, 10, 40), 5, 25), X.toarray()
-    for rows, start, stop in ((slice(3, 9), 18, 24), (slice(0, 20), 15, 35), (slice(4, 4), 19, 19)):
-        part = inner[rows]
+    for picked, start, stop in ((slice(3, 9), 18, 24), (slice(0, 20), 15, 35), (slice(4, 4), 19, 19)):
+        part = inner[picked]
         assert isinstance(part, kind)
         np.testing.assert_array_equal(part.toarray(), X[start:stop].toarray())
         assert bool(np.shares_memory(part.data, X.data)) == (not repeated and stop > start)
         part.sum_duplicates()
         np.testing.assert_array_equal(X.toarray(), whole)
     assert RowRange(X, 0, 50)[0:50] is X
+
+
+class Pieces:
+    """Rows stored in pieces of different sizes, of 8 bytes a row."""
+
+    dtype = np.dtype(np.float64)
+    shape = (100, 1)
+    cuts = (0, 10, 35, 40, 80, 100)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        return np.arange(100.0)[rows, None]
+
+
+def test_whole_pieces_are_read_together_while_they_fit(monkeypatch) -> None:
+    monkeypatch.setattr(rows, "_SLAB_BYTES", 8 * 40)
+    assert list(slab_bounds(Pieces(), 4)) == [(0, 40), (40, 80), (80, 100)]
+    monkeypatch.setattr(rows, "_SLAB_BYTES", 8)
+    assert list(slab_bounds(Pieces(), 4)) == [(0, 10), (10, 35), (35, 40), (40, 80), (80, 100)]
+    monkeypatch.setattr(rows, "_SLAB_BYTES", 8 * 1000)
+    assert list(slab_bounds(Pieces(), 4)) == [(0, 100)]
+    assert list(slab_bounds(Pieces(), 4, 40)) == [(0, 40), (40, 80), (80, 100)]
+
+
+def test_a_range_tells_the_pieces_in_its_own_row_numbers(monkeypatch) -> None:
+    monkeypatch.setattr(rows, "_SLAB_BYTES", 8)
+    assert list(slab_bounds(RowRange(Pieces(), 20, 85), 4)) == [(0, 15), (15, 20), (20, 60), (60, 65)]
+
+
+def test_without_pieces_rows_are_cut_by_size(monkeypatch) -> None:
+    monkeypatch.setattr(rows, "_SLAB_BYTES", 8 * 32)
+    bounds = list(slab_bounds(np.zeros((100, 1)), 8))
+    assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds[:-1])]
+    assert bounds[-1][1] == 100

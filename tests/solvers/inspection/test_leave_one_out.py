@@ -28,7 +28,16 @@ from topline import (
     solve,
 )
 from topline.solvers.core.state import SolverState
-from topline.solvers.inspection import leave_one_out, leave_out_each, second_opinion, trained_point
+from topline.solvers.inspection import (
+    leave_one_out,
+    leave_out_each,
+    near_duplicates,
+    nearest_neighbours,
+    neighbours,
+    second_opinion,
+    trained_point,
+    unit_rows,
+)
 
 #: The largest error of a margin that brute force at this relative gap can have here, from sqrt(2) |x| sqrt(2
 #: gap / lam) with |x| <= 2, C <= 3 and P <= 1 for n = 178.
@@ -276,3 +285,35 @@ def test_without_the_only_row_that_counts_nothing_is_told_from_anything() -> Non
     found = leave_one_out(X, y, result, sample_weight=weights, max_passes=100)
     assert (found.low[2], found.margins[2], found.high[2]) == (0.0, 0.0, 0.0)
     assert found.decided[2] == "open"
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_pairs_and_neighbours_are_those_of_all_products(monkeypatch, sparse: bool) -> None:
+    monkeypatch.setattr(neighbours, "_BLOCK", 16)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 6)) + 1.0
+    X[100:140] = 3.0 * X[:40] + 0.02 * rng.normal(size=(40, 6))
+    X[[7, 149]] = 0.0
+    units = unit_rows(csr_matrix(X) if sparse else X)
+    norms = np.linalg.norm(X, axis=1)
+    cosines = (X @ X.T) / np.outer(*[np.where(norms > 0, norms, 1.0)] * 2)
+    first, second = np.nonzero(np.triu(cosines >= 0.999, 1))
+    found = near_duplicates(units, 0.999)
+    assert set(zip(found.first.tolist(), found.second.tolist(), strict=True)) == set(
+        zip(first.tolist(), second.tolist(), strict=True)
+    )
+    assert len(found.first) >= 35
+    np.testing.assert_allclose(found.cosines, cosines[found.first, found.second], atol=1e-6)
+    assert (np.diff(found.cosines) <= 0).all()
+    assert len(near_duplicates(units, 0.999, most=5).first) == 5
+    np.fill_diagonal(cosines, -np.inf)
+    rows = np.array([3, 100, 20])
+    near, values = nearest_neighbours(units, rows, 4)
+    np.testing.assert_allclose(values, -np.sort(-cosines[rows], axis=1)[:, :4], atol=1e-6)
+    np.testing.assert_allclose(cosines[rows[:, None], near], values, atol=1e-6)
+    assert nearest_neighbours(units[:3], rows[:1] - 3, 9)[0].shape == (1, 2)
+
+
+def test_a_cosine_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidProblemError, match=r"is 1\.5; give"):
+        near_duplicates(unit_rows(np.eye(3)), 1.5)

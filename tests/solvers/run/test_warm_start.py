@@ -1,4 +1,4 @@
-"""Dual variables from elsewhere: whatever they are, what is certified from them holds."""
+"""Runs that begin elsewhere, stop and go on: what is certified holds, and budgets are kept."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy.sparse import csc_matrix, csr_matrix
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 
-from tests.solvers.problems import Requests, examples
+from tests.reference import losses as reference
+from tests.solvers.problems import M, Requests, examples
 from topline import (
     InvalidProblemError,
     MaxHinge,
@@ -22,11 +24,18 @@ from topline import (
     TopKEntropy,
     TopKHinge,
     TopKOthersHinge,
+    UnsupportedCombinationError,
     UsunierHinge,
     solve,
 )
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.state import SolverState, StoppingCriteria
+from topline.solvers.errors import StateLostError
+from topline.solvers.methods import METHODS, method_named
+from topline.solvers.methods.dual_ascent import DualAscent
 from topline.solvers.operations import PutInside, Rebuild
+from topline.solvers.run import Ends, Start, iterate
+from topline.solvers.run import loop as iteration
 
 N, LAM = 60, 0.05
 X, Y = examples(n=N, d=8, spread=1.5)
@@ -195,3 +204,262 @@ def test_plain_passes_of_a_near_start_are_certified_once() -> None:
     )  # fmt: skip
     assert result.status is Status.SOLVED
     assert sum(isinstance(each, PutInside | Rebuild) for each in executor.seen) < 10
+
+
+def run(X, y, smoothing, method="fw", **options):
+    options = {"tol": 1e-9, "max_passes": 24, "m": M, **options}
+    return solve(X, y, TopKHinge(2), 0.05, smoothing, method, executor=SerialExecutor(blocks=3), **options)
+
+
+@pytest.mark.parametrize("method", ["fw", "fw_open_loop", "projected_gradient"])
+@pytest.mark.parametrize(("smoothing", "keep_duals"), [(0.0, False), (0.0, True), (0.5, True)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.covering(2)
+def test_a_checkpoint_leads_to_the_same_answer(dtype, smoothing, keep_duals, method, monkeypatch) -> None:
+    monkeypatch.setattr(iteration, "REBUILD_EVERY", 10)  # once before the cut and once after
+    X, y = examples()
+    X = X.astype(dtype)
+    whole = run(X, y, smoothing, method, keep_duals=keep_duals)
+    first = run(
+        X, y, smoothing, method, keep_duals=keep_duals, callbacks=[lambda record, _: record.round < 12]
+    )
+    assert first.status is Status.INTERRUPTED
+    duals = [(0, 20, first.A[:20]), (20, len(y), first.A[20:])] if keep_duals else None
+    rest = run(X, y, smoothing, method, keep_duals=keep_duals, state=first.state, duals=duals)
+    np.testing.assert_array_equal(rest.W, whole.W)
+    assert (rest.primal, rest.dual, rest.conjugate_mean, rest.passes) == (
+        whole.primal,
+        whole.dual,
+        whole.conjugate_mean,
+        whole.passes,
+    )
+    if keep_duals:
+        np.testing.assert_array_equal(rest.A, whole.A)
+    assert [r.dual for r in first.history + rest.history] == [r.dual for r in whole.history]
+
+
+def test_a_checkpoint_taken_while_running_is_the_state_of_that_round() -> None:
+    """What a callback stores goes on like the run itself, also after the run has gone further."""
+    X, y = examples()
+    stored = {}
+    with SerialExecutor(blocks=3) as executor:
+
+        def store(record, state):
+            if record.round == 7:
+                parts = [(a, b, rows.copy()) for a, b, rows in executor.duals(state.pending_step)]
+                stored.update(state=state, duals=parts)
+
+        options = {"method": "fw", "tol": 1e-9, "max_passes": 24, "m": M, "executor": executor}
+        whole = solve(X, y, TopKHinge(2), 0.05, 0.5, callbacks=[store], **options)
+        rest = solve(X, y, TopKHinge(2), 0.05, 0.5, **stored, **options)
+    np.testing.assert_array_equal(rest.W, whole.W)
+    assert len(rest.history) == 24 - 8
+
+
+def test_rebuilding_W_from_A_wipes_what_drifted(monkeypatch) -> None:
+    X, y = examples()
+    monkeypatch.setattr(iteration, "REBUILD_EVERY", 5)
+    often = run(X, y, 0.5)
+    monkeypatch.setattr(iteration, "REBUILD_EVERY", 10**9)
+    never = run(X, y, 0.5)
+    assert often.dual == pytest.approx(never.dual, rel=1e-12)
+
+
+@pytest.mark.parametrize(("smoothing", "first"), [(0.0, "newton"), (0.5, "lbfgs")])
+@pytest.mark.parametrize("then", ["dual_ascent", "fw", "auto"])
+def test_another_method_goes_on_from_the_dual_variables(smoothing, first, then) -> None:
+    """W of these methods is not W(A), which is where the next one stands."""
+    X, y = examples()
+    stop = [lambda record, _: record.round < 3]
+    cut = run(X, y, smoothing, first, keep_duals=True, callbacks=stop)
+    start = {"state": cut.state, "duals": [(0, len(y), cut.A)]}
+    rest = run(X, y, smoothing, then, keep_duals=True, **start)
+    best = run(X, y, smoothing, "dual_ascent", max_passes=3000)
+    assert cut.relative_gap > 1e-3
+    assert all(record.dual <= best.primal <= record.primal * (1 + 1e-9) for record in rest.history)
+
+
+def test_state_and_duals_belong_together() -> None:
+    X, y = examples()
+    state, A = (lambda r: (r.state, r.A))(run(X, y, 0.5))
+    with pytest.raises(StateLostError, match="state of round 24 is given without its duals"):
+        run(X, y, 0.5, state=state)
+    with pytest.raises(UnsupportedCombinationError, match="keep_duals=True"):
+        run(X, y, 0.0, duals=[(0, len(y), A)], state=state)
+    with pytest.raises(StateLostError, match=r"shape \(20, 2\) do not fit"):
+        run(X, y, 0.5, state=state, duals=[(0, len(y), A[:, :2])])
+    narrow = SolverState.at(np.zeros((2, 2)))
+    with pytest.raises(InvalidProblemError, match=r"weights of shape \(2, 2\)"):
+        run(X, y, 0.0, state=narrow)
+
+
+def test_the_state_of_another_problem_is_refused() -> None:
+    """Its W and b would bound another optimum: at lam / 1.001 a dual value above P* was certified."""
+    X, y = examples()
+    lam = 1.0 / len(y)
+    seen = []
+    solve(
+        X,
+        y,
+        TopKHinge(2),
+        lam,
+        method="fw_fully_corrective",
+        tol=1e-2,
+        callbacks=[lambda _, s: seen.append(s)],
+    )
+    others = [{"lam": lam / 1.001}, {"loss": TopKHinge(3)}, {"sample_weight": np.linspace(0.5, 1.5, len(y))}]
+    for change in others:
+        problem = {"loss": TopKHinge(2), "lam": lam, **change}
+        with pytest.raises(StateLostError, match="belongs to a problem with another"):
+            solve(X, y, method="fw_fully_corrective", state=seen[-1], **problem)
+    with pytest.raises(StateLostError, match="belongs to a problem with another"):
+        solve(X, (y + 1) % 5, TopKHinge(2), lam, method="fw_fully_corrective", state=seen[-1])
+    assert (
+        solve(X, y, TopKHinge(2), lam, method="fw_fully_corrective", state=seen[-1]).status is Status.SOLVED
+    )
+
+
+SOFTMAX_LAM, GAPS = 2e-4, (0.2, 0.05, 1e-3)
+
+
+def stages(loss, gaps, certified):
+    X, y = examples(n=300)
+    problem = Problem(loss, *X.shape, M, SOFTMAX_LAM)
+    method = method_named("dual_ascent").method_for(problem, 1, 0)
+    runs, start = [], None
+    with SerialExecutor() as executor:
+        executor.bind(problem, X, y, keep_duals=True)
+        for gap in gaps:
+            ends = Ends(duals_kept=True, certified=certified)
+            run = iterate(problem, executor, method, StoppingCriteria(tol=gap), ends, start)
+            start = Start(run.state, run.measured)
+            A = np.concatenate([rows for _, _, rows in executor.duals(run.state.pending_step)])
+            runs.append((run, A))
+    return X, y, runs
+
+
+@pytest.mark.parametrize("loss", [TopKHinge(2), Softmax()], ids=lambda loss: loss.name)
+def test_stages_take_about_the_passes_of_one_run_and_come_as_near_to_the_optimum(loss) -> None:
+    """Not the same: a round ends where the gap that is asked for seems to be reached."""
+    _, _, apart = stages(loss, GAPS, certified=False)
+    _, _, whole = stages(loss, GAPS[-1:], certified=False)
+    last, once = apart[-1][0], whole[-1][0]
+    assert last.state.passes == pytest.approx(once.state.passes, rel=0.1)
+    # Both lie within a gap of the optimum in P, and so in lam/2 |W - W*|^2.
+    between = 0.5 * SOFTMAX_LAM * float(np.sum((last.final.W - once.final.W) ** 2))
+    assert between <= 2.0 * (last.final.gap + once.final.gap)
+    assert [run.state.passes for run, _ in apart] == sorted({run.state.passes for run, _ in apart})
+
+
+@pytest.mark.parametrize("loss", [TopKHinge(2), Softmax()], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("certified", [False, True])
+def test_the_values_of_a_stage_are_those_of_its_weights_and_dual_variables(loss, certified) -> None:
+    """In float64; the rounds' products are in float32, whose rounding is far below a gap of 1e-3."""
+    X, y, runs = stages(loss, GAPS, certified)
+    for (run, A), gap in zip(runs, GAPS, strict=True):
+        final = run.final
+        assert run.certified is certified
+        assert final.relative_gap <= gap
+        rounding = 1e-9 if certified else 1e-5
+        assert final.primal == pytest.approx(
+            reference.primal(X, y, loss, SOFTMAX_LAM, 0.0, final.W), rel=rounding
+        )
+        assert final.dual == pytest.approx(reference.dual(X, y, loss, SOFTMAX_LAM, 0.0, A), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "lbfgs"])
+@pytest.mark.parametrize("passes", [1, 2, 5, 11])
+@pytest.mark.covering(1)
+def test_no_run_exceeds_its_passes(method, passes) -> None:
+    X, y = examples(n=40)
+    result = solve(X, y, TopKHinge(2), 1e-4, method=method, tol=1e-12, max_passes=passes, m=M)
+    assert result.status is Status.MAX_PASSES
+    assert result.passes <= passes
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_a_budget_is_used_up_by_sweeps_that_are_cut_off(blocks) -> None:
+    X, y = examples(n=200)
+    with SerialExecutor(blocks=blocks) as executor:
+        ends = [
+            solve(
+                X, y, TopKHinge(2), 1e-5, method="dual_ascent", tol=1e-12, max_passes=passes, m=M,
+                executor=executor,
+            ).passes
+            for passes in range(2, 40)
+        ]  # fmt: skip
+    assert ends == sorted(ends)
+    assert all(passes - 1 <= end <= passes for passes, end in zip(range(2, 40), ends, strict=True))
+
+
+def test_a_look_at_the_gap_of_rows_stays_within_the_passes() -> None:
+    X, y = examples(n=40)
+    wanted = [(passes, tol) for passes in range(1, 12) for tol in (1e-3, 1e-6, 1e-10)]
+    ends = [
+        solve(X, y, Softmax(), 0.1, method="dual_ascent", tol=tol, max_passes=passes, m=M).passes
+        for passes, tol in wanted
+    ]
+    assert all(end <= passes for end, (passes, _) in zip(ends, wanted, strict=True))
+
+
+def test_a_time_limit_ends_sweeps_before_all_rows_were_visited() -> None:
+    X, y = examples(n=9000)
+    limit = 1e-6  # over before the first row
+    result = solve(X, y, TopKHinge(2), 1e-5, tol=1e-12, time_limit=limit, m=M)
+    assert result.status is Status.TIME_LIMIT
+    assert result.passes == 1
+
+
+class Hopeful(DualAscent):
+    """Takes every round for the last, which the certificate then denies."""
+
+    def advance(self, *arguments):
+        return replace(super().advance(*arguments), claims=True)
+
+
+def test_a_time_limit_does_not_count_the_seconds_of_earlier_runs() -> None:
+    """No second of this run has passed when a round turns out not to have been the last."""
+    X, y = examples(n=200)
+    problem = Problem(TopKHinge(2), *X.shape, M, 1e-3)
+    earlier = replace(SolverState.start(problem), seconds=1000.0)
+    with SerialExecutor() as executor:
+        executor.bind(problem, X, y, keep_duals=True)
+        criteria = StoppingCriteria(tol=1e-3, time_limit=100.0)
+        run = iterate(
+            problem, executor, Hopeful(), criteria, Ends(duals_kept=True), Start(earlier), clock=lambda: 0.0
+        )
+    assert run.status is Status.SOLVED
+    assert len(run.history) > 1
+    assert run.state.seconds == 1000.0
+
+
+def test_labels_that_leave_classes_out_are_asked_about() -> None:
+    X, y = examples(n=30)
+    with pytest.raises(InvalidProblemError, match=r"largest label is 1000004, but class 0 and .* m=1000005"):
+        solve(X, y + 10**6, TopKHinge(2), 0.1)
+    with pytest.raises(InvalidProblemError, match="class 1 and 3 more below it have no example"):
+        solve(X, np.where(y == 0, 0, 5), TopKHinge(2), 0.1)
+    assert solve(X, np.where(y == 0, 0, 5), TopKHinge(2), 0.1, m=6).W.shape == (4, 6)
+
+
+def test_a_tolerance_that_float64_does_not_resolve_is_refused() -> None:
+    X, y = examples(n=30)
+    with pytest.raises(InvalidProblemError, match=r"tol is 1e-15, .*at least 1e-14"):
+        solve(X, y, Softmax(), 0.1, tol=1e-15)
+
+
+def test_C_stands_for_lam_and_one_of_them_is_given() -> None:
+    X, y = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 3
+    by_C, by_lam = (solve(X, y, TopKHinge(1), **given) for given in ({"C": 2.0}, {"lam": 1.0 / 120.0}))
+    assert by_C.primal == by_lam.primal
+    for given in ({}, {"C": 1.0, "lam": 0.1}):
+        with pytest.raises(InvalidProblemError, match="give one of them"):
+            solve(X, y, TopKHinge(1), **given)
+
+
+def test_a_loss_may_be_named_and_a_matrix_lie_by_columns() -> None:
+    X, y = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 3
+    by_columns, by_rows = csc_matrix(X), csr_matrix(X)
+    assert solve(by_columns, y, "softmax", C=1.0).primal == solve(by_rows, y, Softmax(), C=1.0).primal
+    with pytest.raises(InvalidProblemError, match="topk_hinge needs k"):
+        solve(X, y, "topk_hinge", C=1.0)

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import errno
 import fcntl
+import itertools
 import multiprocessing
 import os
 import pwd
@@ -23,6 +24,7 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 
 from tests.contracts.store_contract import StoreContract
+from tests.storage.bucket import served_bucket
 from topline.storage.errors import (
     AccessError,
     ConflictError,
@@ -484,3 +486,18 @@ def test_repetitions_are_counted_without_what_drivers_say_for_debugging(name: st
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
     assert "secret" not in said
     assert "what it warns of" in said
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with served_bucket("localbucket") as name:
+        yield name
+
+
+class TestAnotherS3Server(StoreContract):
+    @pytest.fixture
+    def store(self, bucket: str) -> Store:
+        return open_store(f"s3://{bucket}/test-{next(_numbers)}")
