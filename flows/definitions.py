@@ -8,7 +8,7 @@ from typing import Any, Literal
 from prefect import flow
 
 from topline.flows.reporting import cancelled_by_signals, watched
-from topline.flows.tasks import STEPS, evaluate_model, extract_images, sweep_grid
+from topline.flows.tasks import STEPS, sweep_grid
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, measured
 from topline.pipeline.ingest import ExtractResult
 from topline.pipeline.jobs import JobResult, RetrainResult, train_as_asked, training_facts
@@ -36,8 +36,13 @@ def extract(config: ExtractConfig, cluster: ClusterConfig = ClusterConfig()) -> 
         cluster: Where it runs: workers, memory, a scheduler that is running
     """
     with watched() as watch:
-        result = extract_images(config, cluster, watch.progress)
-        return watch.finish(result, extraction_summary(result))
+        result = STEPS.extract(config, cluster, watch.progress)
+        facts = {
+            "dataset": f"{result.dataset} in {result.store}",
+            "rows, features, classes": f"{result.n:,} x {result.d:,}, {result.m:,}",
+            **{f"images {status}": f"{count:,}" for status, count in result.statuses.items()},
+        }
+        return watch.finish(result, _table("Features", facts))
 
 
 @flow(
@@ -61,7 +66,7 @@ def train(
     """
     with watched(config.tol, config.store) as watch:
         result = train_as_asked(config, cluster, watch.progress, search=search, steps=STEPS)
-        return watch.finish(result, training_summary(result))
+        return watch.finish(result, _table("Model", training_facts(result)))
 
 
 @flow(name="sweep", flow_run_name="sweep on {config.store}", persist_result=False, result_serializer="json")
@@ -75,7 +80,9 @@ def sweep(config: SweepConfig, cluster: ClusterConfig = ClusterConfig()) -> Swee
     """
     with watched() as watch:
         result = sweep_grid(config, cluster, watch.progress)
-        return watch.finish(result, sweep_summary(result), result.page)
+        trained = {} if result.trained is None else training_facts(result.trained)
+        summary = _table(f"Sweep on {result.dataset}", {**result.facts(), **trained})
+        return watch.finish(result, summary, result.page)
 
 
 @flow(name="evaluate", flow_run_name="evaluate {model_url}", persist_result=False, result_serializer="json")
@@ -95,7 +102,7 @@ def evaluate(
         threshold_for: For several labels per row: metric by which the threshold is chosen
     """
     with watched() as watch:
-        result = evaluate_model(
+        result: Evaluation | MultilabelEvaluation = STEPS.evaluate(
             model_url, split, watch.progress, confused=confused, threshold_for=threshold_for
         )
         return watch.finish(result, evaluation_summary(result))
@@ -112,48 +119,22 @@ def run(config: RunConfig = RunConfig(), cluster: ClusterConfig = ClusterConfig(
     """
     with watched(config.train.tol, config.store) as watch:
         result = run_in_steps(config, cluster, watch.progress, steps=STEPS)
-        return watch.finish(result, job_summary(result), result.report)
-
-
-def extraction_summary(result: ExtractResult) -> str:
-    """Return the dataset and the outcome of its images."""
-    facts = {
-        "dataset": f"{result.dataset} in {result.store}",
-        "rows, features, classes": f"{result.n:,} x {result.d:,}, {result.m:,}",
-        **{f"images {status}": f"{count:,}" for status, count in result.statuses.items()},
-    }
-    return _table("Features", facts)
-
-
-def training_summary(result: TrainResult) -> str:
-    """Return the model and how good the solution is."""
-    return _table("Model", training_facts(result))
+        facts = {"images": result.images, **training_facts(result.train)}
+        if isinstance(result.evaluation, MultilabelEvaluation):
+            facts |= result.evaluation.ranking()
+        elif result.evaluation is not None:
+            facts |= _metrics(result.evaluation.to_dict())
+        summary = _table("From images to a certified classifier", facts)
+        return watch.finish(result, summary, result.report)
 
 
 def evaluation_summary(result: Evaluation | MultilabelEvaluation) -> str:
     """Return the accuracies, or the metrics of several labels."""
+    rows = f"{how_many(result.rows, f'{result.split} rows')} of {result.dataset}"
     if isinstance(result, MultilabelEvaluation):
         facts = {**result.ranking(), "threshold": result.threshold.text()}
-        facts |= {name: value for name, value, *_ in result.table()}
-        return _table(f"Labels of {how_many(result.rows, f'{result.split} rows')} of {result.dataset}", facts)
-    facts = _metrics(result.to_dict())
-    return _table(f"Accuracy on {how_many(result.rows, f'{result.split} rows')} of {result.dataset}", facts)
-
-
-def sweep_summary(result: SweepResult) -> str:
-    """Return the best cell, the simplest that is as good, and what finding them took."""
-    trained = {} if result.trained is None else training_facts(result.trained)
-    return _table(f"Sweep on {result.dataset}", {**result.facts(), **trained})
-
-
-def job_summary(result: JobResult) -> str:
-    """Return the model, its certificate and its accuracies."""
-    facts = {"images": result.images, **training_facts(result.train)}
-    if isinstance(result.evaluation, MultilabelEvaluation):
-        facts |= result.evaluation.ranking()
-    elif result.evaluation is not None:
-        facts |= _metrics(result.evaluation.to_dict())
-    return _table("From images to a certified classifier", facts)
+        return _table(f"Labels of {rows}", facts | {name: value for name, value, *_ in result.table()})
+    return _table(f"Accuracy on {rows}", _metrics(result.to_dict()))
 
 
 def retraining_summary(result: RetrainResult) -> str:

@@ -23,7 +23,7 @@ from uuid import UUID
 import httpx
 import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.objects import DeploymentSchedule, StateType
+from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events.actions import ActionTypes, ChangeFlowRunState, PauseDeployment
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
@@ -102,10 +102,7 @@ def ensure_automation(wanted: AutomationCore) -> UUID:
 
 
 def register(prefect_file: Path) -> None:
-    """Register the pool, the deployments of a file and the automations.
-
-    Repeating it, as in an upgrade, duplicates nothing and keeps what users paused, resumed or scheduled.
-    """
+    """Register pool, deployments and automations; repeated, it keeps what users paused or scheduled."""
     with get_client(sync_client=True) as client:
         try:
             client.read_work_pool(POOL)
@@ -140,7 +137,9 @@ def _restore(client: SyncPrefectClient, before: DeploymentResponse, now: Deploym
     if before.paused is not now.paused:
         (client.pause_deployment if before.paused else client.resume_deployment)(now.id)
     for old in before.schedules:
-        same = [new for new in now.schedules if _is_same(old, new)]
+        # Before 0.2 schedules had no names.
+        name = "slug" if old.slug else "schedule"
+        same = [new for new in now.schedules if getattr(new, name) == getattr(old, name)]
         for new in same:
             if new.active is not old.active:
                 client.update_deployment_schedule(now.id, new.id, active=old.active)
@@ -149,11 +148,6 @@ def _restore(client: SyncPrefectClient, before: DeploymentResponse, now: Deploym
             path: Any = f"/deployments/{now.id}/schedules"
             wanted = old.model_dump(mode="json", include={"schedule", "active", "parameters", "slug"})
             client.request("POST", path, json=[wanted])
-
-
-def _is_same(old: DeploymentSchedule, new: DeploymentSchedule) -> bool:
-    """Return whether two schedules are the same, by name or, as before 0.2, by times."""
-    return old.slug == new.slug if old.slug else old.schedule == new.schedule
 
 
 def work(words: Sequence[str]) -> int:

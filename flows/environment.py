@@ -56,12 +56,12 @@ def prepare(environ: MutableMapping[str, str], settings: Mapping[str, str] = ALW
 
 def remembering(environ: Mapping[str, str], period: timedelta) -> dict[str, str]:
     """Return the environment of a server that forgets runs after `period`, events after at most a week."""
+    found = dict(environ)
     settings = {
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
         "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": f"{period.total_seconds():.0f}",
         "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": f"PT{min(period, _EVENTS_KEPT).total_seconds():.0f}S",
     }
-    found = dict(environ)
     prepare(found, settings)
     return found
 
@@ -94,10 +94,7 @@ def require_home(environ: Mapping[str, str], otherwise: str = "") -> None:
 
 
 def _keep_database_private(place: Path) -> None:
-    """Make Prefect's SQLite database, which names folders, options and errors, private to the user.
-
-    SQLite copies the mode of the database, created empty here, to its journals.
-    """
+    """Make Prefect's database private to the user; SQLite copies its mode to its journals."""
     place.touch(mode=0o600)
     for file in (place, place.with_name(f"{place.name}-wal"), place.with_name(f"{place.name}-shm")):
         if file.exists() and file.stat().st_mode & 0o077:

@@ -103,14 +103,19 @@ class Follower:
             told = Kind.PAUSED if paused else Kind.WELL_AGAIN
             yield Notice(told, self._store.url, f"the deployment is {said}", {"paused": paused})
         for run in reversed(runs):
-            kind = _kind(run)
+            kind = None if run.state is None else _KINDS.get(run.state.type)
+            if kind is Kind.CANCELLED and _said(run).startswith(MISSED):
+                kind = Kind.MISSED
             if kind is None or self._states.get(run.id) is kind:
                 continue
             before, self._states[run.id] = self._states.get(run.id), kind
             if self._first and kind is not Kind.STARTED:
                 continue
-            if kind is Kind.MISSED and self._is_told(run):
-                continue
+            if kind is Kind.MISSED:
+                # Runs that were coalesced into one have the same message.
+                known, self._missed = self._missed, self._missed | {_said(run)}
+                if self._missed == known:
+                    continue
             if before is None and kind not in (Kind.STARTED, Kind.MISSED, Kind.CANCELLED):
                 # It began and ended between two polls.
                 yield self._of_run(run, Kind.STARTED)
@@ -127,12 +132,6 @@ class Follower:
             text = f"{notice.text}, after {how_many(self._failures, 'runs')} that failed: {self._failure}"
             self._failure, self._failures = "", 0
             yield Notice(Kind.WELL_AGAIN, self._store.url, text)
-
-    def _is_told(self, run: FlowRun) -> bool:
-        """Return whether a run with the same message was reported, as for runs coalesced into one."""
-        said = _said(run)
-        told, self._missed = said in self._missed, self._missed | {said}
-        return told
 
     def _of_run(self, run: FlowRun, kind: Kind) -> Notice:
         said = "" if kind is Kind.STARTED else _said(run)
@@ -176,15 +175,6 @@ def server_lost(store: str, error: BaseException) -> Notice:
 def _said(run: FlowRun) -> str:
     """Return the message of a run's state without Prefect's prefix."""
     return "" if run.state is None else (run.state.message or "").removeprefix(RAISED)
-
-
-def _kind(run: FlowRun) -> Kind | None:
-    """Return the kind of notice of a run's state, None before it begins."""
-    state = run.state
-    if state is None:
-        return None
-    kind = _KINDS.get(state.type)
-    return Kind.MISSED if kind is Kind.CANCELLED and (state.message or "").startswith(MISSED) else kind
 
 
 def in_states(states: Iterable[StateType]) -> FlowRunFilter:

@@ -96,10 +96,7 @@ def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) 
 
 
 def require_server(server: str | None) -> None:
-    """Return once the configured server answers or the embedded one has started.
-
-    Raises `FlowServerError`, which names the server and says what to do.
-    """
+    """Return once the configured or embedded server answers; raise `FlowServerError`, which names it."""
     try:
         problem = _without_interrupts(_ask_for_health)
     except (*SERVER_ERRORS, OSError, ValueError) as error:
@@ -125,8 +122,7 @@ def _ask_for_health() -> Exception | None:
 def _without_interrupts(function: Callable[[], Result]) -> Result:
     """Call `function` in a thread whose child processes ignore Ctrl-C, and wait for it.
 
-    A terminal also sends Ctrl-C to the embedded server, which would end before the interrupted run is
-    recorded. Child processes inherit the blocked signals of their thread; this process still handles Ctrl-C.
+    Otherwise the embedded server would end before the interrupted run is recorded.
     """
     outcome: Future[Result] = Future()
 

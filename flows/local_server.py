@@ -18,12 +18,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
@@ -62,16 +61,13 @@ class LocalServer:
 
 @contextmanager
 def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
-    """Start a server, or find the running one, and keep it running until the block ends.
-
-    It then ends, unless others use it.  Raises `FlowServerError` if it does not start.
-    """
+    """Start a server or find the running one, until the block ends; raise `FlowServerError` if it fails."""
     home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     home.mkdir(parents=True, exist_ok=True)
     kept_in = home / "topline-server.password"
     password = environ.get("PREFECT_SERVER_API_AUTH_STRING") or _kept_password(kept_in)
-    own = {**environ, "PREFECT_SERVER_API_AUTH_STRING": password}
-    with _Keeper(own, home) as keeper, _ended_by_its_last_user(home):
+    keeper = _Keeper({**environ, "PREFECT_SERVER_API_AUTH_STRING": password}, home)
+    with closing(keeper), _ended_by_its_last_user(home):
         url = keeper.started() or _url_of_the_other(home, password)
         with keeper.kept(url):
             yield LocalServer(url, password, kept_in)
@@ -85,10 +81,8 @@ class _Keeper:
         self._home = home
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Reap the processes that have ended."""
         for process in self._processes:
             process.poll()
 

@@ -52,8 +52,7 @@ Result = TypeVar("Result")
 class Caller:
     """The caller of a flow in this process: its progress display, and the flow's outcome.
 
-    A server that dies at the end must not cost the caller a stored model: `result` and `error` are set before
-    Prefect reports them.
+    `result` and `error` are set before Prefect reports them, so that a dying server costs no stored model.
     """
 
     progress: Progress | None = None
@@ -155,8 +154,10 @@ class FlowProgress:
         if not self._stage:
             return
         if self._total:
-            described = f"{self._stage}: {describe_share(self._stage)}{self._left}"
-            share = Entry("progress", described, 100.0 * self._share)
+            meaning = "share of the work done"
+            if self._stage == "train":
+                meaning = "from the first relative gap to the tolerance, on a logarithmic scale"
+            share = Entry("progress", f"{self._stage}: {meaning}{self._left}", 100.0 * self._share)
             self._put(artifact_key(f"{self._stage} progress"), share)
         if self._gaps:
             rows = [{name: row.get(name) for name in GAP_COLUMNS} for row in self._gaps]
@@ -166,13 +167,6 @@ class FlowProgress:
 def artifact_key(name: str) -> str:
     """Return a name in Prefect's alphabet of keys: lower case, digits and dashes."""
     return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def describe_share(stage: str) -> str:
-    """Return what a stage's share is a share of."""
-    if stage == "train":
-        return "from the first relative gap to the tolerance, on a logarithmic scale"
-    return "share of the work done"
 
 
 @dataclass
@@ -201,10 +195,7 @@ def report_link(place: str) -> str:
 
 @contextmanager
 def watched(tol: float | None = None, store: str | None = None) -> Iterator[Watch]:
-    """Watch a flow's body: progress for its task, artifacts and log lines on the server, its outcome.
-
-    For training on `store`, add a link to the dashboard.
-    """
+    """Watch a flow's body: progress, artifacts, log lines and outcome; link `store`'s dashboard."""
     caller = current_caller()
     with kept_lines(APILogHandler()), posted_artifacts() as values:
         if store is not None:
@@ -217,10 +208,7 @@ def watched(tol: float | None = None, store: str | None = None) -> Iterator[Watc
 
 
 def cancelled_by_signals(function: Callable[Inputs, Result]) -> Callable[Inputs, Result]:
-    """Return a flow's function whose run is cancelled by SIGTERM and Ctrl-C, in words, and does not fail.
-
-    Prefect's own handler of SIGTERM raises even in compiled code, and makes the run crashed.
-    """
+    """Return a flow's function whose run SIGTERM and Ctrl-C cancel; Prefect's handler would crash it."""
 
     @wraps(function)
     def call(*arguments: Inputs.args, **options: Inputs.kwargs) -> Result:
@@ -346,17 +334,15 @@ def artifact_data(entry: Entry) -> Any:
         case "progress":
             return min(max(float(entry.data), 0.0), 100.0)
         case "table":
-            rows = ({name: _printable(value) for name, value in row.items()} for row in entry.data)
-            return json.dumps(list(rows))
+            return json.dumps(
+                [{name: _printable(value) for name, value in row.items()} for row in entry.data]
+            )
         case "markdown":
             return str(entry.data)
 
 
 def dashboard_entry(store: str) -> Entry:
-    """Return a link to the store's dashboard, or say how to serve it.
-
-    TOPLINE_DASHBOARD_URL is where readers of the flow run find `topline dashboard`.
-    """
+    """Return a link to the dashboard at TOPLINE_DASHBOARD_URL, or say how to serve the store's."""
     address = masked(os.environ.get(DASHBOARD_URL, ""))
     if urlsplit(address).scheme in ("http", "https"):
         said = f"[{address}]({address}) follows the run"
@@ -383,10 +369,7 @@ def catch_up_seconds() -> float:
 
 @contextmanager
 def posted_artifacts() -> Iterator[LatestValues]:
-    """Post published entries as artifacts of the current flow run, without delaying training.
-
-    On exit, the rest is posted within `catch_up_seconds()`, or given up with one warning.
-    """
+    """Post entries as artifacts of this run in the background; end within `catch_up_seconds()`."""
     context = FlowRunContext.get()
     run = None if context is None else context.flow_run
     values = LatestValues(poster(None if run is None else run.id), interval=POST_SECONDS)

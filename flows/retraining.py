@@ -57,7 +57,7 @@ def retrain(
     """
     coalesce_missed_runs()
     try:
-        with _noted(config.store), watched(config.train.tol, config.store) as watch:
+        with _recorded(config.store), watched(config.train.tol, config.store) as watch:
             by = f"flow run {flow_run.get_id() or ''}".strip()
             result = retrain_in_steps(config, cluster, watch.progress, by=by, steps=STEPS)
             watch.finish(result, retraining_summary(result))
@@ -69,8 +69,8 @@ def retrain(
 
 
 @contextmanager
-def _noted(store: str) -> Iterator[None]:
-    """Record in the store how a scheduled deployment's run goes."""
+def _recorded(store: str) -> Iterator[None]:
+    """Record in the store the outcome of a scheduled deployment's run."""
     context = FlowRunContext.get()
     run = None if context is None else context.flow_run
     found = None
@@ -81,7 +81,7 @@ def _noted(store: str) -> Iterator[None]:
         except UNREACHABLE as error:
             logger.warning("the schedule of the deployment is not known: %s", error)
     schedules = [] if found is None else [one.schedule for one in found.schedules]
-    every, timezone = next(filter(None, map(_in_words, schedules)), ("", "UTC"))
+    every, timezone = next(filter(None, map(_options_of, schedules)), ("", "UTC"))
     if found is None or not every:
         yield
         return
@@ -89,8 +89,8 @@ def _noted(store: str) -> Iterator[None]:
         yield
 
 
-def _in_words(schedule: Any) -> tuple[str, str] | None:
-    """Return a Prefect schedule as --every and --timezone, None for other kinds."""
+def _options_of(schedule: Any) -> tuple[str, str] | None:
+    """Return a Prefect schedule as the values of --every and --timezone, None for other kinds."""
     zone = getattr(schedule, "timezone", None) or "UTC"
     if isinstance(schedule, CronSchedule):
         return schedule.cron, zone
@@ -102,9 +102,9 @@ def _in_words(schedule: Any) -> tuple[str, str] | None:
 def coalesce_missed_runs() -> list[FlowRun]:
     """Cancel all other due runs of this run's deployment, and return them.
 
-    A server that was down, a machine that slept or a run longer than its interval leaves several due runs,
-    each of which would do the work of all.  The newest are cancelled, others beyond that deleted while the
-    run works. If the server does not answer they stay: each will find nothing new.
+    A server that was down, a machine that slept or a run longer than its interval leaves several due
+    runs. The newest are cancelled and the others deleted; if the server does not answer, they stay and find
+    nothing new.
     """
     context = FlowRunContext.get()
     run = None if context is None else context.flow_run
@@ -113,16 +113,18 @@ def coalesce_missed_runs() -> list[FlowRun]:
     try:
         with get_client(sync_client=True) as client:
             waiting = _waiting(client, run.deployment_id)
-            others = [other for other in waiting if other.id != run.id and _is_missed(other)]
+            now = datetime.now(UTC)
+            others = [
+                other
+                for other in waiting
+                if other.id != run.id and other.expected_start_time and other.expected_start_time <= now
+            ]
             # The same message in all of them, so that it is reported once.
             count = how_many(len(others), "runs")
+            message = f"{MISSED} {count} coalesced into the run {run.name} ({run.id})"
             surplus = [other for other in others[:-MISSED_KEPT] if other.auto_scheduled]
-            gone = {other.id for other in surplus}
-            for missed in (other for other in others if other.id not in gone):
-                state: State[Any] = Cancelled(
-                    message=f"{MISSED} {count} coalesced into the run {run.name} ({run.id})"
-                )
-                client.set_flow_run_state(missed.id, state, force=True)
+            for missed in (other for other in others if other not in surplus):
+                client.set_flow_run_state(missed.id, Cancelled(message=message), force=True)
     except UNREACHABLE as error:
         logger.warning("missed runs are not cancelled: %s", error)
         return []
@@ -138,8 +140,7 @@ def coalesce_missed_runs() -> list[FlowRun]:
 def renew_waiting_runs(deployment: UUID, parameters: Mapping[str, Any]) -> int:
     """Give a schedule's waiting runs its present parameters, and return how many had others.
 
-    When a deployment changes, Prefect plans future runs anew but leaves late ones as they are; the first of
-    these begin, and make up for the others.  Runs requested by hand keep their parameters.
+    When a deployment changes, Prefect leaves late runs as they are; runs requested by hand keep theirs.
     """
     with get_client(sync_client=True) as client:
         left = [
@@ -177,9 +178,3 @@ def _waiting(client: SyncPrefectClient, deployment: UUID) -> list[FlowRun]:
         if not page:
             return found
         found += page
-
-
-def _is_missed(run: FlowRun) -> bool:
-    """Return whether a run was planned for a time in the past."""
-    due = run.expected_start_time
-    return due is not None and due <= datetime.now(UTC)

@@ -87,10 +87,7 @@ def crash_killed_runs(deployment: UUID, store_url: str) -> int:
 
 
 def cancel_interrupted_runs(runs: Iterable[UUID], ended_by: str) -> int:
-    """Mark the runs interrupted by the end of serving as cancelled, and return their number.
-
-    If the server does not answer, the next serving marks them.
-    """
+    """Mark the runs interrupted by the end of serving as cancelled, and return their number."""
     why = f"interrupted: the serving was ended by {ended_by}; the next run does its work"
     cancelled: State[Any] = Cancelled(message=why)
     count = 0
@@ -104,10 +101,7 @@ def cancel_interrupted_runs(runs: Iterable[UUID], ended_by: str) -> int:
 
 
 def crash_orphaned_tasks(deployment: UUID) -> int:
-    """Mark running tasks of crashed and cancelled runs as crashed, and return their number.
-
-    If the server does not answer, the next serving marks them.
-    """
+    """Mark running tasks of crashed and cancelled runs as crashed, and return their number."""
     wanted: dict[str, Any] = {
         "flow_run_filter": in_states(_CUT_OFF),
         "task_run_filter": TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_ALIVE))),
@@ -126,6 +120,7 @@ def crash_orphaned_tasks(deployment: UUID) -> int:
 
 @contextmanager
 def _marking(what: str) -> Iterator[None]:
+    """Warn if the server does not answer: the next serving marks what is left."""
     try:
         yield
     except UNREACHABLE as error:
@@ -170,7 +165,11 @@ def serve_retraining(
     meantime are coalesced into the next one.  Raises `LeaseHeldError` if another process serves the store.
     """
     schedule = schedule_of(how.every, how.timezone)
-    config = _absolute(config)
+    # The processes that Prefect starts have another working directory.
+    images, url = config.extract.images, config.store
+    extract = config.extract.model_copy(update={"images": images and str(Path(images).absolute())})
+    url = url if "://" in url else str(Path(url).absolute())
+    config = config.model_copy(update={"extract": extract, "store": url})
     refuse_credentials({"config": config, "cluster": cluster})
     to = addresses(how.notify, os.environ)
     # A mistyped path would fail every night.
@@ -242,13 +241,12 @@ def _serve_somewhere(served: _Served, progress: Progress | None) -> None:
     server = PREFECT_API_URL.value()
     if server:
         require_server(server)
-        _serve_while_wanted(served, progress, server)
-        return
+        return _serve_while_wanted(served, progress, server)
     begin(progress, "start a Prefect server on this machine")
     with local_server(remembering(os.environ, served.kept_for)) as own:
         reached = {PREFECT_API_URL: own.url, PREFECT_API_AUTH_STRING: own.password}
         with temporary_settings(reached):
-            _serve_while_wanted(served, progress, own.url, own.kept_in)
+            return _serve_while_wanted(served, progress, own.url, own.kept_in)
 
 
 def _serve_while_wanted(
@@ -366,10 +364,7 @@ def kept_for(every: str, timezone: str, runs: int) -> timedelta:
 
 
 def deployment_name(config: RetrainConfig) -> str:
-    """Return the name of a store's deployment on the server: one store, one schedule.
-
-    It is the last part of the store's URL, and more of it if the server knows another store by that.
-    """
+    """Return the name of a store's deployment: the last part of its URL, and a digest if that is taken."""
     name = _last_name(config.store)
     try:
         with get_client(sync_client=True) as client:
@@ -382,15 +377,6 @@ def deployment_name(config: RetrainConfig) -> str:
 
 def _last_name(url: str) -> str:
     return url.rstrip("/").rpartition("/")[2] or "store"
-
-
-def _absolute(config: RetrainConfig) -> RetrainConfig:
-    """Return the options with absolute paths, for the processes that Prefect starts."""
-    images, store = config.extract.images, config.store
-    extract = config.extract.model_copy(update={"images": images and str(Path(images).absolute())})
-    if "://" not in store:
-        store = str(Path(store).absolute())
-    return config.model_copy(update={"extract": extract, "store": store})
 
 
 class OrderlyRunner(Runner):
@@ -432,7 +418,7 @@ class OrderlyRunner(Runner):
 
     async def _served(self) -> None:
         loop, serving = asyncio.get_running_loop(), asyncio.ensure_future(self.start())
-        loop.set_exception_handler(_report)
+        loop.set_exception_handler(_report_unhandled)
         self._cancel = lambda: loop.call_soon_threadsafe(serving.cancel)
         try:
             await serving
@@ -441,7 +427,7 @@ class OrderlyRunner(Runner):
                 raise
 
 
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _report_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Report asyncio's unhandled errors, except that of Prefect's observer about its own end."""
     if not isinstance(context.get("exception"), asyncio.CancelledError):
         loop.default_exception_handler(context)

@@ -1,12 +1,12 @@
-"""Pipeline functions as Prefect tasks, and what they tell Prefect: no logic.
+"""Pipeline functions as Prefect tasks, and the events and assets that they emit: no logic.
 
 A task is a whole step: its work is spread over Dask inside the pipeline.  A round of training is never a
-task, for an empty one costs as much as a round.  Results are references to what is stored and stay in
+task, since an empty one costs as much as a round.  Results are references to what is stored and stay in
 memory: nothing is pickled, and nothing is taken from a cache that the store's own ids do not prove.
 
-What the registry decided is an event, for automations, and what was made is an asset.  The ids of what is
-made are known when a step ends, so that assets are declared from within its task and not by a decorator.
-Prefect then emits `prefect.asset.materialization.succeeded`, with what the asset is made of as related.
+A decision of the registry is an event, for automations, and what a step made is an asset.  Its id is known
+only at the end of the step, so assets are declared within its task and not by a decorator.  Prefect then
+emits `prefect.asset.materialization.succeeded`, with what the asset is made of as related resources.
 """
 
 from __future__ import annotations
@@ -85,23 +85,8 @@ def asset_of(store: str, folder: str, name: str) -> Asset:
     return Asset(key=key, properties=AssetProperties(name=f"{name} of {root.rpartition('/')[2]}"))
 
 
-def dataset_extracted(result: ExtractResult) -> None:
-    """Declare the dataset that the current task has made; one that was there already is nothing new."""
-    if not result.reused:
-        facts = {"rows": result.n, "features": result.d, "classes": result.m, "rows_of_splits": result.counts}
-        _materialized(asset_of(result.store, "datasets", result.dataset), None, facts)
-
-
-def model_trained(fitted: Fitted) -> None:
-    """Declare the model that the current task has published, made of its dataset."""
-    store, dataset = fitted.run.plan.store.url, fitted.run.plan.rows.dataset.info.id
-    model = asset_of(store, "models", split_url(fitted.model, "models")[1])
-    facts = {"run": fitted.run.id, "status": fitted.result.status.name, "passes": fitted.result.passes}
-    _materialized(model, asset_of(store, "datasets", dataset), facts)
-
-
 def champion_chosen(model_url: str, weighed: Weighing) -> None:
-    """Declare the champion that the current task has promoted; one that was kept is nothing new."""
+    """Declare the champion that the current task has promoted, if it has."""
     if weighed.decision.promote:
         store, model = split_url(model_url, "models")
         facts = {"model": model_url, "before": weighed.champion, "reasons": list(weighed.decision.reasons)}
@@ -115,7 +100,7 @@ def _plain(text: str) -> str:
 
 
 def _materialized(made: Asset, of: Asset | None, facts: dict[str, Any]) -> None:
-    """Add to what Prefect tells of the current task once it has ended; outside of one nobody is told."""
+    """Add an asset to those of the current task; do nothing outside of a task."""
     context = AssetContext.get()
     if context is None:
         return
@@ -131,16 +116,12 @@ R = TypeVar("R")
 
 RETRY_DELAYS: Final = [10.0, 60.0]
 
-# A store or a cluster that does not answer may answer in a minute.  Bad images, labels, options or bytes
-# stay bad, and what somebody stopped was to stop.
+# A store or a cluster that does not answer may answer in a minute; bad images, labels and options stay bad.
 TRANSIENT = (ClusterError, AccessError, ConnectionError, TimeoutError)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the same call may succeed later; a refused permission is final.
-
-    A training run that lost its scheduler or its store is interrupted by that, and has a checkpoint.
-    """
+    """Return whether the same call may succeed later; an interrupted run is judged by its cause."""
     if isinstance(error, InterruptedRunError) and error.__cause__ is not None:
         return is_transient(error.__cause__)
     refused = isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
@@ -148,7 +129,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def retry_if_transient(_task: object, _run: TaskRun, state: State[Any]) -> bool:
-    """Return whether Prefect is to try a failed task again, judged by the error that it raised."""
+    """Return whether Prefect should retry a failed task, judged by the error that it raised."""
     try:
         state.result()
     except Exception as error:  # noqa: BLE001  whatever the function raised is judged here
@@ -156,16 +137,16 @@ def retry_if_transient(_task: object, _run: TaskRun, state: State[Any]) -> bool:
     return False
 
 
-#: What a task raises whose server is lost, beside what its function raised.
+#: What a task raises if its server is lost, besides the errors of its function.
 _LOST = (httpx.HTTPError, ConcurrencySlotAcquisitionError, RuntimeError)
 _outcome: ContextVar[dict[str, Any] | None] = ContextVar("topline_outcome", default=None)
 
 
 class SteadyTask(Task[P, R]):
-    """A task that a lost server costs its record alone: the function's own outcome is the task's."""
+    """A task whose outcome is its function's own, even if the server is lost meanwhile."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Run the task; where the server fails it, take what the function came to, or call it now."""
+        """Run the task; if the server fails it, return what the function returned, or call it now."""
         outcome: dict[str, Any] = {}
         token = _outcome.set(outcome)
         try:
@@ -182,7 +163,7 @@ class SteadyTask(Task[P, R]):
 
 
 def _noted(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with its outcome noted for the task that calls it."""
+    """Return the function, which also records its outcome for the task that calls it."""
 
     @wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> R:
@@ -200,10 +181,7 @@ def _noted(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def repeatable(function: Callable[P, R], name: str = "", *tags: str) -> Task[P, R]:
-    """Return a task of a function that is safe to repeat: what is stored already is found, not made again.
-
-    The tags, beside "topline", are for limits such as `prefect concurrency-limit create topline-train 1`.
-    """
+    """Return a task of a function that is safe to repeat; its tags, beside "topline", are for limits."""
     return SteadyTask(
         _noted(function),
         name=name or None,
@@ -218,9 +196,11 @@ def repeatable(function: Callable[P, R], name: str = "", *tags: str) -> Task[P, 
 
 @wraps(extract)
 def extract_dataset(*arguments: Any, **options: Any) -> ExtractResult:
-    """Extract, and name the dataset as an asset."""
+    """Extract, and declare the dataset as an asset unless it was there already."""
     result = extract(*arguments, **options)
-    dataset_extracted(result)
+    if not result.reused:
+        facts = {"rows": result.n, "features": result.d, "classes": result.m, "rows_of_splits": result.counts}
+        _materialized(asset_of(result.store, "datasets", result.dataset), None, facts)
     return result
 
 
@@ -231,35 +211,32 @@ def fit_or_resume(
     progress: Progress | None = None,
     client: Any = None,
 ) -> Fitted:
-    """Train; tried again, go on from the last checkpoint of the run that was lost.  The model is an asset."""
+    """Train, on a retry from the last checkpoint of the lost run, and declare the model as an asset."""
     again = (task_run.run_count or 0) > 1
     fitted = fit(resuming(config) if again else config, cluster, progress, client)
-    model_trained(fitted)
+    store, dataset = fitted.run.plan.store.url, fitted.run.plan.rows.dataset.info.id
+    model = asset_of(store, "models", split_url(fitted.model, "models")[1])
+    facts = {"run": fitted.run.id, "status": fitted.result.status.name, "passes": fitted.result.passes}
+    _materialized(model, asset_of(store, "datasets", dataset), facts)
     return fitted
 
 
 @wraps(promote_by_rule)
 def decide(model_url: str, *arguments: Any, **options: Any) -> Weighing:
-    """Weigh a challenger, and tell Prefect's automations of the decision.  A new champion is an asset."""
+    """Weigh a challenger, emit the event of the decision, and declare a new champion as an asset."""
     weighed = promote_by_rule(model_url, *arguments, **options)
     model_decided(model_url, weighed)
     champion_chosen(model_url, weighed)
     return weighed
 
 
-extract_images = repeatable(extract_dataset, "extract", "topline-extract")
 fit_model = repeatable(fit_or_resume, "train", "topline-train")
-certify_model = repeatable(certify, "certify")
-evaluate_model = repeatable(evaluate, "evaluate")
-weigh_model = repeatable(decide, "decide")
-report_model = repeatable(write_report, "report")
 sweep_grid = repeatable(sweep, "sweep", "topline-train")
-
 STEPS = Steps(
-    extract=extract_images,
+    extract=repeatable(extract_dataset, "extract", "topline-extract"),
     fit=fit_model,
-    certify=certify_model,
-    evaluate=evaluate_model,
-    decide=weigh_model,
-    report=report_model,
+    certify=repeatable(certify, "certify"),
+    evaluate=repeatable(evaluate, "evaluate"),
+    decide=repeatable(decide, "decide"),
+    report=repeatable(write_report, "report"),
 )

@@ -300,18 +300,15 @@ def find_model(text: str) -> str:
 
     place, _, name = text.rstrip("/").rpartition("/")
     if place.endswith("models"):
-        return _champion(place) if name == "champion" else text.rstrip("/")
+        if name != "champion":
+            return text.rstrip("/")
+        from topline.pipeline.registry import champion_url
+
+        if (found := champion_url(place.removesuffix("models"))) is None:
+            raise InputError(f"{place} has no champion: topline models promote makes a model the champion")
+        return found
     store = open_store(text)
     records = list_models(store)
     if not records:
         raise InputError(f"{text} holds no model: give STORE/models/m0001, or train one with topline train")
     return join(store.url, "models", records[-1].id)
-
-
-def _champion(models: str) -> str:
-    from topline.pipeline.registry import champion_url
-
-    found = champion_url(models.removesuffix("models"))
-    if found is None:
-        raise InputError(f"{models} has no champion: topline models promote makes a model the champion")
-    return found

@@ -68,10 +68,7 @@ class LineDisplay:
 
 
 class BarDisplay:
-    """A live bar with speed, time left or the latest gap; finished stages stay as lines above it.
-
-    Where it is `narrow`, as in a window of 80 columns, less is said, so that none of it is cut off.
-    """
+    """A live bar with speed, time left or gap, in fewer words if `narrow`; finished stages stay above."""
 
     def __init__(self, bars: RichProgress, *, narrow: bool = False) -> None:
         self._bars, self._narrow = bars, narrow

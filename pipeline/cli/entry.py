@@ -73,12 +73,10 @@ def run(arguments: Sequence[str] | None, terminated: StopFlag) -> NoReturn:
 
 @dataclass
 class _Ending:
-    """Ends the process of a command once Python has cleaned up, without the destructors of libraries.
+    """Ends the process once Python has cleaned up, without the static destructors of libraries.
 
-    Arrow and ONNX Runtime have C++ threads of their own, and now and then their static destructors find one
-    at work and abort a process that has done all its work and printed the result ("terminate called without
-    an active exception").  Python's threads have been joined by then, and nothing of a command depends on
-    those destructors.
+    Those of Arrow and ONNX Runtime now and then find a C++ thread at work and abort a process that has
+    printed its result.  Python's threads have been joined by then.
     """
 
     code: int | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +28,6 @@ from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.jobs import RetrainResult
-    from topline.storage.retention import Going
 
 
 SECTIONS = "retrain extract train cluster promote evaluate prune"
@@ -142,10 +140,9 @@ def retraining_lines(result: RetrainResult) -> list[str]:
         shown["labels"] = disputed_line(result.evidence["disputed"]).removeprefix("labels: ")
     if result.pruned_bytes is not None:
         shown["pruned"] = f"{result.pruned_bytes:,} bytes"
-    lines = [*facts(shown), "", f"{result.outcome}:", *(f"  {reason}" for reason in result.reasons)]
-    if result.outcome == "kept":
-        return [*lines, *following(("inspect", result.model))]
-    return [*lines, *following(("status", result.store))]
+    after = ("inspect", result.model) if result.outcome == "kept" else ("status", result.store)
+    reasons = [f"  {reason}" for reason in result.reasons]
+    return [*facts(shown), "", f"{result.outcome}:", *reasons, *following(after)]
 
 
 def fsck(
@@ -164,12 +161,9 @@ def fsck(
     findings = verify_store(opened, deep=not quick)
     serious = [finding for finding in findings if not finding.harmless]
     lines = [f"{'leftover' if finding.harmless else 'DAMAGE'}  {finding}" for finding in findings]
-    lines.append(
-        f"{store}: {how_many(len(serious), 'faults')},"
-        f" {how_many(len(findings) - len(serious), 'harmless leftovers')}"
-        if findings
-        else f"{store}: everything is in order"
-    )
+    harmless = how_many(len(findings) - len(serious), "harmless leftovers")
+    verdict = f"{how_many(len(serious), 'faults')}, {harmless}" if findings else "everything is in order"
+    lines.append(f"{store}: {verdict}")
     lines += following(("prune", store, "--dry-run") if findings and not serious else ("status", store))
     payload = {"store": store, "ok": not serious, "findings": [finding.to_json() for finding in findings]}
     return Outcome(payload, lines, code=FAILURE if serious else SUCCESS)
@@ -197,27 +191,18 @@ def prune(
     policy, opened = retention.RetentionPolicy(rule.keep, rule.days), open_store(store)
     if dry_run:
         plan = retention.plan_pruning(opened, policy, datetime.now(UTC))
-        lines = [
-            *_lines(plan.going),
-            f"{how_many(len(plan.going), 'items')}, {plan.bytes:,} bytes would be removed from {store}",
-        ]
-        lines += following(("prune" if plan.going else "status", store))
-        going = [item.to_json() for item in plan.going]
-        payload = {"store": store, "would_go": going, "bytes": plan.bytes, "staying": plan.staying}
-        return Outcome(payload, lines)
-    done = retention.prune(opened, policy, datetime.now(UTC))
-    lines = [
-        *_lines(done.gone),
-        f"{how_many(len(done.gone), 'items')}, {done.bytes:,} bytes were removed from {store}",
-    ]
-    lines += [f"in use, and left: {item}" for item in done.in_use]
-    lines += following(("status", store))
-    return Outcome({"store": store, **done.to_json()}, lines)
-
-
-def _lines(items: Iterable[Going]) -> list[str]:
+        items, size, verb, left = plan.going, plan.bytes, "would be", []
+        going = [item.to_json() for item in items]
+        payload = {"store": store, "would_go": going, "bytes": size, "staying": plan.staying}
+    else:
+        done = retention.prune(opened, policy, datetime.now(UTC))
+        items, size, verb, left = done.gone, done.bytes, "were", list(done.in_use)
+        payload = {"store": store, **done.to_json()}
     rows = [(item.kind, item.name, f"{item.bytes:,}", item.why) for item in items]
-    return [*table(("kind", "name", "bytes", "why"), rows), ""] if rows else []
+    lines = [*table(("kind", "name", "bytes", "why"), rows), ""] if rows else []
+    lines.append(f"{how_many(len(items), 'items')}, {size:,} bytes {verb} removed from {store}")
+    lines += [f"in use, and left: {item}" for item in left]
+    return Outcome(payload, [*lines, *following(("prune" if dry_run and items else "status", store))])
 
 
 def forget(

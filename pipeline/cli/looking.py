@@ -76,21 +76,17 @@ def dashboard(
 
         store, run = split_url(run, _folder(run.rpartition("/")[2]))
     if out is not None:
-        return _write(store, run, out)
+        from topline.pipeline.dashboard import write_page
+
+        place = write_page(store, run, out)
+        after = following(("dashboard", "--store", store), hint="shows it live")
+        return Outcome({"store": store, "run": run, "page": place}, [*facts({"page": place}), *after])
     return _serve(store, run, host, port, allow_remote=allow_remote)
 
 
 def _folder(name: str) -> str:
     """Return the folder of what has this name."""
     return {"m": "models", "s": "sweeps"}.get(name[:1], "runs")
-
-
-def _write(store: str, run: str | None, out: Path) -> Outcome:
-    from topline.pipeline.dashboard import write_page
-
-    place = write_page(store, run, out)
-    after = following(("dashboard", "--store", store), hint="shows it live")
-    return Outcome({"store": store, "run": run, "page": place}, [*facts({"page": place}), *after])
 
 
 def _serve(store: str, run: str | None, host: str, port: int | None, *, allow_remote: bool) -> Outcome:

@@ -261,16 +261,14 @@ def sweep(call: Call) -> Outcome:
     result: SweepResult = call.run(
         "sweep", run_sweep, config=call.config(SweepConfig), cluster=call.config(ClusterConfig)
     )
-    warnings = []
-    if result.at_edge:
-        warnings.append(f"the best C, {result.best.C:g}, lies at the edge of the grid: try a wider --C")
+    edge = f"the best C, {result.best.C:g}, lies at the edge of the grid: try a wider --C"
     lines = [*table(HEAD, [_row(cell) for cell in result.cells]), "", *facts(result.facts())]
     if result.trained is None:
         lines += following(("sweep", "--store", result.store, "--resume", result.sweep, "--train-best"))
     else:
         lines += ["", *facts(training_facts(result.trained))]
         lines += following(("evaluate", result.trained.model))
-    return Outcome(result.to_dict(), lines, warnings)
+    return Outcome(result.to_dict(), lines, [edge] if result.at_edge else [])
 
 
 def _row(cell: SweepCell) -> tuple[str, ...]:
@@ -292,9 +290,7 @@ def run(call: Call) -> Outcome:
         store = images.store if call.chose("extract", "store") else store
         store = training.store if call.chose("train", "store") else store
     config = RunConfig(
-        store=store,
-        report=options.report,
-        training_sizes=options.training_sizes,
+        **{**options.model_dump(), "store": store},
         extract=images,
         search=call.config(SearchConfig),
         train=training,
@@ -332,11 +328,6 @@ def summary(result: JobResult) -> list[str]:
         shown["accuracy"] = f"{metrics_line(result.evaluation.to_dict())}   ({split} images, 95% intervals)"
     shown["report"] = result.report
     model = result.train.model
-    return [
-        *facts(shown),
-        *following(
-            ("predict", model, "--images", "FOLDER", "--output", "predictions.csv"),
-            ("export", model, "--format", "onnx", "--output", "model.onnx"),
-            ("models", "list", "--store", result.store),
-        ),
-    ]
+    predicting = ("predict", model, "--images", "FOLDER", "--output", "predictions.csv")
+    exporting = ("export", model, "--format", "onnx", "--output", "model.onnx")
+    return [*facts(shown), *following(predicting, exporting, ("models", "list", "--store", result.store))]

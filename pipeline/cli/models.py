@@ -32,36 +32,21 @@ def list_(call: Call, store: StoreOption = RUN_STORE) -> Outcome:  # noqa: ARG00
 
     standing, records = registered(store)
     models = [{**summary(record), "stage": standing.stage(record.id)} for record in records]
-    known = [
-        metric
-        for metric in METRICS.values()
-        if metric.headline and any(metric.name in model["metrics"] for model in models)
-    ]
+    measured = {name for model in models for name in model["metrics"]}
+    known = [metric for metric in METRICS.values() if metric.headline and metric.name in measured]
     lines = models_table(models, known) if models else [f"{store} holds no model yet"]
     reigns = [asdict(reign) for reign in standing.reigns]
     payload = {"store": store, "champion": standing.champion, "models": models, "champions": reigns}
-    after = _next_of_list(store, standing.champion, [model["id"] for model in models])
+    after = following(("train", "--store", store))
+    if models:
+        after = _next_of_model(f"{store}/models/{models[-1]['id']}", standing.champion, store)
     return Outcome(payload, [*lines, *_champion_lines(standing), *after])
 
 
 def models_table(models: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]) -> list[str]:
-    """Return the lines of summaries of models, certified with a gap, or not with "no" before it.
-
-    What a window has no room for is in `models show`.
-    """
+    """Return the lines of summaries of models, with "no" before the gap of an uncertified one."""
     head = (*HEAD, *(metric.column for metric in metrics), "stage")
     return table(head, [_row(model, metrics) for model in models], spare=("method", "dataset"))
-
-
-def _next_of_list(store: str, champion: str | None, models: Sequence[str]) -> list[str]:
-    """Return what comes after a list of models, of which the last is the newest."""
-    if not models:
-        return following(("train", "--store", store))
-    if champion is None:
-        return following(("models", "promote", f"{store}/models/{models[-1]}", "--reason", "WHY"))
-    if champion == models[-1]:
-        return _next_of_champion(store)
-    return following(("models", "compare", store))
 
 
 def _next_of_champion(store: str) -> list[str]:
@@ -98,18 +83,18 @@ def show(
     width = max(len(name) for name, _ in flat(shown))
     lines = [f"{name:<{width}}  {value}" for name, value in flat(shown)]
     lines += [f"{'decision':<{width}}  {entry}" for entry in standing.of(opened.record.id)]
-    after = _next_of_model(opened.url, standing, evaluated=bool(evaluation))
+    after = following(("evaluate", opened.url))
+    if evaluation:
+        after = _next_of_model(opened.url, standing.champion, opened.url)
     return Outcome({"model": model, **record, **known, "decisions": decisions}, [*lines, *after])
 
 
-def _next_of_model(url: str, standing: Standing, *, evaluated: bool) -> list[str]:
-    """Return what comes after a model was looked at."""
+def _next_of_model(url: str, champion: str | None, compared: str) -> list[str]:
+    """Return what comes after a model was looked at, `compared` with a champion that is another."""
     store, _, name = url.rpartition("/models/")
-    if not evaluated:
-        return following(("evaluate", url))
-    if standing.champion is None:
+    if champion is None:
         return following(("models", "promote", url, "--reason", "WHY"))
-    return _next_of_champion(store) if name == standing.champion else following(("models", "compare", url))
+    return _next_of_champion(store) if name == champion else following(("models", "compare", compared))
 
 
 def _champion_lines(standing: Standing) -> list[str]:
@@ -156,9 +141,10 @@ def compare(
     rows = [(name, *(_text(one[name]) for one in payload["models"])) for name in names]
     rows += [(name, *map(_text, values)) for name, values in found.differences.items() if name not in names]
     lines = [*_measured(found.evidence, ids), "", *table(("", *ids), rows)]
+    after = following(("models", "promote", first, "--by-rule"))
     if found.stages[0] == "champion":
-        return Outcome(payload, [*lines, *_next_of_champion(first.rpartition("/models/")[0])])
-    return Outcome(payload, [*lines, *following(("models", "promote", first, "--by-rule"))])
+        after = _next_of_champion(first.rpartition("/models/")[0])
+    return Outcome(payload, [*lines, *after])
 
 
 def promote(
@@ -188,11 +174,8 @@ def promote(
     ids = (url.rpartition("/")[2], (found.champion or "").rpartition("/")[2])
     lines = [*_measured(found.evidence, ids), "", f"{ids[0]} is {verdict}:"]
     lines += [f"  {reason}" for reason in found.decision.reasons]
-    lines += (
-        _next_of_champion(url.rpartition("/models/")[0])
-        if promoted
-        else following(("models", "compare", url))
-    )
+    store = url.rpartition("/models/")[0]
+    lines += _next_of_champion(store) if promoted else following(("models", "compare", url))
     return Outcome(found.to_dict(), lines, code=SUCCESS if promoted else SHORT_OF_TOLERANCE)
 
 
@@ -257,16 +240,9 @@ def _next_of_room(url: str) -> list[str]:
 
 def _decided(standing: Standing, after: Sequence[str] = ()) -> Outcome:
     entry = standing.entries[-1]
-    payload = {
-        "decision": entry.to_json(),
-        "champion": standing.champion,
-        "rollback": standing.previous,
-    }
-    shown = {
-        "decision": str(entry),
-        "champion": standing.champion or "none",
-        "rollback to": standing.previous or "none",
-    }
+    champion, previous = standing.champion, standing.previous
+    payload = {"decision": entry.to_json(), "champion": champion, "rollback": previous}
+    shown = {"decision": str(entry), "champion": champion or "none", "rollback to": previous or "none"}
     return Outcome(payload, [*facts(shown), *after])
 
 

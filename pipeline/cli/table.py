@@ -28,10 +28,7 @@ def visible(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> list[str]:
-    """Lay out rows under their heads, columns as wide as their widest entry.
-
-    Columns named in `spare` are left out, one after the other, until the table is as wide as a usual window.
-    """
+    """Lay out rows under their heads; columns named in `spare` go, in order, until 80 characters hold it."""
     head, rows = [visible(name) for name in head], [[visible(entry) for entry in row] for row in rows]
     columns = list(zip(head, *rows, strict=True))
     for name in spare:
@@ -63,10 +60,7 @@ def following(*commands: Sequence[str], hint: str = "", program: str = "topline"
 
 
 def metrics_line(evaluation: Mapping[str, Any]) -> str:
-    """Return the metrics in a record of an evaluation in one line, those read first with their intervals.
-
-    Means over classes have no place where there is room for few.
-    """
+    """Return an evaluation's metrics in one line, headlines with intervals, without means over classes."""
     from topline.pipeline.evaluation import measured
 
     return "   ".join(

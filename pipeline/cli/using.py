@@ -29,7 +29,6 @@ from topline.solvers.counts import how_many
 if TYPE_CHECKING:
     from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
     from topline.pipeline.evaluation.records import SetQuality
-    from topline.pipeline.export.writing import Compression, ExportReport
     from topline.pipeline.inspection import Inspection
     from topline.pipeline.inspection.suspects import ClassGain
     from topline.pipeline.prediction import FeaturesResult, Prediction, PredictResult
@@ -99,7 +98,9 @@ def evaluate(
         f"always predicting {found.majority_class}, the most frequent class: {found.majority_baseline:.1%}",
         "",
     ]
-    lines += [*_trust(found), *_worst(found, worst), *after]
+    lines += [] if found.probabilities is None else [f"probabilities: {found.probabilities.text}", ""]
+    lines += [*sets_table(found.sets), ""] if found.sets else []
+    lines += [*_worst(found, worst), *after]
     return Outcome(found.to_dict(), lines, [found.no_better] if found.no_better else [])
 
 
@@ -122,12 +123,6 @@ def _on_new_data(call: Call, url: str, **given: str | None) -> Outcome:
     return Outcome(payload, facts({"model": found.model, "accuracy": found.scored.text()}))
 
 
-def _trust(found: Evaluation) -> list[str]:
-    """Return what probabilities are, and how the sets of the calibration rows do on these rows."""
-    lines = [] if found.probabilities is None else [f"probabilities: {found.probabilities.text}", ""]
-    return [*lines, *sets_table(found.sets), ""] if found.sets else lines
-
-
 def sets_table(sets: Sequence[SetQuality]) -> list[str]:
     """Return the lines of prediction sets; k is the fixed number of guesses that is as accurate."""
     from topline.pipeline.evaluation import with_interval
@@ -137,22 +132,16 @@ def sets_table(sets: Sequence[SetQuality]) -> list[str]:
         (
             f"{one.coverage:g}{' per class' if one.per_class else ''}, {one.sets_by}",
             with_interval(f"{one.measured:.1%}", one.interval),
-            f"{one.least_class:.1%}",
-            f"{one.mean_size:.2f}",
-            f"{one.empty:.1%}",
-            str(one.fixed_k),
+            f"{one.least_class:.1%}", f"{one.mean_size:.2f}", f"{one.empty:.1%}", str(one.fixed_k),
         )
         for one in sets
-    ]
+    ]  # fmt: skip
     return table(head, rows, spare=("fixed k", "empty"))
 
 
 def _multilabel_lines(found: MultilabelEvaluation, worst: int) -> list[str]:
     rows = how_many(found.rows, f"{found.split} rows")
-    lines = [
-        f"{rows} of {found.dataset}, {found.labels_per_row:.2f} labels per row",
-        "",
-    ]
+    lines = [f"{rows} of {found.dataset}, {found.labels_per_row:.2f} labels per row", ""]
     lines += facts({**found.ranking(), "threshold": found.threshold.text()})
     lines += [f"  {'':<{22}}  {found.predicted_per_row:.2f} labels per row are predicted", ""]
     lines += table(("metric", "value", "with its own threshold", "which is"), found.table())
@@ -231,10 +220,7 @@ def _refuse_two_things(config: PredictConfig) -> None:
 
 
 def _fitting(head: Sequence[str], listed: Sequence[Prediction], width: int | None) -> list[str]:
-    """Return the table with all classes, or as many as a window of `width` columns has room for.
-
-    The reason of an image that could not be read widens no column.
-    """
+    """Return the table with as many classes as fit `width` columns; unreadable images widen none."""
     good = [one for one in listed if one.status == "ok"]
     most = max((len(one.labels) for one in good), default=0)
     lines = table(head, [_line(one, most, sets=len(head) > 2) for one in good])
@@ -250,10 +236,7 @@ def _fitting(head: Sequence[str], listed: Sequence[Prediction], width: int | Non
 
 
 def _line(one: Prediction, most: int, *, sets: bool) -> tuple[str, ...]:
-    """Return an image with `most` of its best classes, their probabilities or scores, and its set.
-
-    Of probabilities the best is shown, and the others that are not 0.0 %.
-    """
+    """Return an image with `most` of its classes that are not at 0.0 %, each with a figure, and its set."""
     figures = [f"{p:.1%}" for p in one.probabilities or ()] or [f"{score:.3f}" for score in one.scores]
     shown = list(zip(one.labels, figures, strict=True))
     shown = [*shown[:1], *(pair for pair in shown[1:] if pair[1] != "0.0%")]
@@ -370,18 +353,20 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         "labels in dispute": f"{found.disputed:,} of {found.rows + found.others:,}"
         + (f" ({where})" if where else "")
         + ranked,
-        **_duplicates(found),
+        "near duplicates": "not looked for: there are too many rows to compare",
         **({"off the topic": how_many(len(found.off_topic), "rows")} if found.off_topic else {}),
         **({"more rows would help": _first(found.classes)} if found.classes else {}),
-        **({"table": found.output} if found.output else {}),
-        **({"page": found.page} if found.page else {}),
+        **_written(found.output, found.page),
     }
+    if found.duplicates is not None:
+        labels = sum(pair.first_label != pair.second_label for pair in found.duplicates)
+        splits = sum(pair.first_split != pair.second_split for pair in found.duplicates)
+        shown["near duplicates"] = f"{labels:,} pairs with two labels, {splits:,} across splits"
     if found.output:
         edited = ("train", "--from", url, "--labels-from", found.output)
         after = following(edited, hint="once labels are corrected there")
     else:
-        listed = ("inspect", url, "--output", "suspects.csv", "--page", "suspects.html")
-        after = following(listed)
+        after = following(("inspect", url, "--output", "suspects.csv", "--page", "suspects.html"))
     return Outcome(found.to_dict(), [*(table(head, rows) if rows else []), "", *facts(shown), *after])
 
 
@@ -405,7 +390,7 @@ def suggest(
         for one in found.suggested[:20]
     ]
     shown = {"rows": f"{found.rows:,}: {found.known:,} known, {found.unread:,} unreadable"}
-    shown |= {name: place for name, place in (("table", found.output), ("page", found.page)) if place}
+    shown |= _written(found.output, found.page)
     return Outcome(found.to_dict(), [*table(head, rows), "", *facts(shown)])
 
 
@@ -422,14 +407,6 @@ def _first(classes: Sequence[ClassGain], most: int = 3) -> str:
     named = ", ".join(one.name for one in classes[:most])
     more = len(classes) - most
     return named + (f" and {how_many(more, 'more classes')}" if more > 0 else "")
-
-
-def _duplicates(found: Inspection) -> dict[str, str]:
-    if found.duplicates is None:
-        return {"near duplicates": "not looked for: there are too many rows to compare"}
-    labels = sum(pair.first_label != pair.second_label for pair in found.duplicates)
-    splits = sum(pair.first_split != pair.second_split for pair in found.duplicates)
-    return {"near duplicates": f"{labels:,} pairs with two labels, {splits:,} across splits"}
 
 
 def report(
@@ -450,28 +427,20 @@ def report(
 
     It shows the last evaluation; a model that was never evaluated is evaluated first, on its test rows.
     """
+    from topline.pipeline.evaluation.measurement import evaluate as measure
     from topline.pipeline.report import write_report
+    from topline.pipeline.rows import StoredModel
     from topline.storage.models import load_model
 
     url = find_model(model)
     evaluated = load_model(url).record.evaluation is not None
-    if not evaluated:
-        evaluated = _evaluate(url, call)
+    if not evaluated and len(StoredModel.open(url).rows("test")):
+        measure(url, "test", call.progress)
+        evaluated = True
     place = write_report(url, output, call.progress, training_sizes=training_sizes)
     warnings = [] if evaluated else [f"{url} has no test rows: the report shows no accuracy"]
     lines = [*facts({"report": place}), *following(("inspect", url))]
     return Outcome({"model": url, "report": place}, lines, warnings)
-
-
-def _evaluate(url: str, call: Call) -> bool:
-    """Measure the model on its test rows, if it has any."""
-    from topline.pipeline.evaluation.measurement import evaluate
-    from topline.pipeline.rows import StoredModel
-
-    if not len(StoredModel.open(url).rows("test")):
-        return False
-    evaluate(url, "test", call.progress)
-    return True
 
 
 def export(call: Call, model: ModelArgument) -> Outcome:
@@ -484,29 +453,20 @@ def export(call: Call, model: ModelArgument) -> Outcome:
     path = config.output or Path(url.rpartition("/")[2] + form.suffix)
     asked = config.model_dump(include=config.model_fields_set & set(ExportOptions.model_fields))
     found = export_model(url, path, form.name, ExportOptions(**asked), most_loss=config.compress)
-    lines = facts(
-        {
-            "model": found.model,
-            "file": f"{found.path} ({found.bytes:,} bytes, {found.format})",
-            **({} if found.compression is None else {"compressed": _compression(found.compression)}),
-            "scores": f"off by {found.largest_difference:.1e} at most",
-            "best classes": _agreement(found),
-            **({"in Python": form.load.format(path=repr(found.path))} if form.load else {}),
-        }
+    shown = {"model": found.model, "file": f"{found.path} ({found.bytes:,} bytes, {found.format})"}
+    if (less := found.compression) is not None:
+        shown["compressed"] = (
+            f"{less.rows:,} of {less.of_rows:,} rows; objective {less.primal:.6g}, {100 * less.loss:+.2g}%"
+            f" of the model's and at most {100 * less.relative_gap:.2g}% above the least (recomputed)"
+        )
+    shown["scores"] = f"off by {found.largest_difference:.1e} at most"
+    shown["best classes"] = "not compared, as the model's dataset is gone"
+    if found.dataset_rows:
+        tied = f", {found.tied_rows} with ties in another order" if found.tied_rows else ""
+        rows = how_many(found.dataset_rows, "rows")
+        shown["best classes"] = f"the same top-{found.top_k} in {rows} of the dataset{tied}"
+    if form.load:
+        shown["in Python"] = form.load.format(path=repr(found.path))
+    return Outcome(
+        found.to_dict(), [*facts(shown), *following(("models", "promote", url, "--reason", "WHY"))]
     )
-    lines += following(("models", "promote", url, "--reason", "WHY"))
-    return Outcome(found.to_dict(), lines)
-
-
-def _compression(found: Compression) -> str:
-    return (
-        f"{found.rows:,} of {found.of_rows:,} rows; objective {found.primal:.6g}, {100 * found.loss:+.2g}%"
-        f" of the model's and at most {100 * found.relative_gap:.2g}% above the least (recomputed)"
-    )
-
-
-def _agreement(found: ExportReport) -> str:
-    if not found.dataset_rows:
-        return "not compared, as the model's dataset is gone"
-    tied = f", {found.tied_rows} with ties in another order" if found.tied_rows else ""
-    return f"the same top-{found.top_k} in {how_many(found.dataset_rows, 'rows')} of the dataset{tied}"

@@ -64,6 +64,11 @@ class ModelClasses:
     model: StoredModel
     classes: Mapping[str, Sequence[str]]
 
+    @classmethod
+    def all_of(cls, model: StoredModel) -> ModelClasses:
+        """Return a model with each of its classes."""
+        return cls(model, {name: (name,) for name in model.model.record.class_names})
+
     def scores(self, X: Any) -> NDArray[np.float64]:
         """Return the scores (r, classes) of transformed rows X."""
         place = {name: code for code, name in enumerate(self.model.model.record.class_names)}
@@ -83,7 +88,7 @@ class ModelClasses:
 def common_classes(
     challenger: StoredModel, champion: StoredModel, changes: ClassChanges
 ) -> list[ModelClasses]:
-    """Return both models restricted to the classes that both know."""
+    """Return both models restricted to the classes that both know, the champion second."""
     names = champion.model.record.class_names
     return [
         ModelClasses(challenger, {name: (name,) for name in changes.common}),
@@ -137,13 +142,9 @@ def compare(
     standing = read_standing(open_store(root))
     ours, theirs = settings(first), settings(second)
     pairs = {name: (ours.get(name), theirs.get(name)) for name in sorted(ours.keys() | theirs.keys())}
-    return Comparison(
-        first,
-        second,
-        (standing.stage(first.id), standing.stage(second.id)),
-        evidence,
-        {name: pair for name, pair in pairs.items() if pair[0] != pair[1]},
-    )
+    differences = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    stages = standing.stage(first.id), standing.stage(second.id)
+    return Comparison(first, second, stages, evidence, differences)
 
 
 def measure(
@@ -169,7 +170,11 @@ def measure(
     try:
         dataset = challenger.dataset()
         require_single_labels(dataset.info, "models are compared")
-        _check_features(champion, challenger, dataset)
+        misfit = feature_misfit(champion, challenger)
+        if misfit is None and challenger.input_width != dataset.info.d:
+            misfit = f"dataset {dataset.info.id} has other features than {challenger.model.record.id}"
+        if misfit is not None:
+            return Evidence(unmeasured=misfit)
         rows = TrainingRows(dataset, split)
         kept, excluded = _held_out(rows, champion)
         changes = _class_changes(challenger, champion, dataset)
@@ -177,10 +182,14 @@ def measure(
         sides = (
             common_classes(challenger, champion, changes)
             if on_common
-            else [ModelClasses(model, _own(model)) for model in (challenger, champion)]
+            else [ModelClasses.all_of(model) for model in (challenger, champion)]
         )
         if on_common:
-            kept = _known_to_both(rows, kept, sides[0])
+            kept &= sides[0].codes(rows) >= 0
+            if not kept.any():
+                return Evidence(
+                    unmeasured=f"dataset {dataset.info.id} has no {split} rows of classes that both know"
+                )
         most = max(len(side.classes) for side in sides)
         known = _without_repeats(metric for metric in (*row_metrics(), *metrics) if metric.classes < most)
         values = _row_values(rows, sides, known, progress)
@@ -206,8 +215,7 @@ def measure(
 def feature_misfit(champion: StoredModel, challenger: StoredModel) -> str | None:
     """Return why the champion cannot take the challenger's kind of features, or None."""
     theirs, ours = champion.model.record, challenger.model.record
-    kinds = [record.features.get("backbone") for record in (ours, theirs)]
-    if kinds[0] != kinds[1]:
+    if ours.features.get("backbone") != theirs.features.get("backbone"):
         return f"the features of {ours.id} come from another backbone than those of {theirs.id}"
     if champion.input_width != challenger.input_width:
         return (
@@ -215,14 +223,6 @@ def feature_misfit(champion: StoredModel, challenger: StoredModel) -> str | None
             f" {challenger.input_width}"
         )
     return None
-
-
-def _check_features(champion: StoredModel, challenger: StoredModel, dataset: Dataset) -> None:
-    misfit = feature_misfit(champion, challenger)
-    if misfit is not None:
-        raise InputError(misfit)
-    if challenger.input_width != dataset.info.d:
-        raise InputError(f"dataset {dataset.info.id} has other features than {challenger.model.record.id}")
 
 
 def _held_out(rows: TrainingRows, champion: StoredModel) -> tuple[NDArray[np.bool_], int | None]:
@@ -283,36 +283,20 @@ def _row_values(
     return [tuple(np.concatenate(own) for own in found) for found in parts]
 
 
-def _known_to_both(rows: TrainingRows, kept: NDArray[np.bool_], side: ModelClasses) -> NDArray[np.bool_]:
-    """Return the mask of the rows `kept` whose class a side knows; raise `InputError` if there are none."""
-    found = kept & (side.codes(rows) >= 0)
-    if not found.any():
-        raise InputError(f"dataset {rows.dataset.info.id} has no {rows.split} rows of classes that both know")
-    return found
-
-
-def _own(model: StoredModel) -> dict[str, tuple[str, ...]]:
-    return {name: (name,) for name in model.model.record.class_names}
-
-
 def _class_changes(challenger: StoredModel, champion: StoredModel, dataset: Dataset) -> ClassChanges:
     """Return how the two models' classes differ, comparing contents if names differ."""
     theirs, ours = champion.model.record.class_names, challenger.model.record.class_names
     before = _dataset(champion) if set(theirs) != set(ours) else None
-    now = None if before is None else dataset.manifest()
-    return class_changes(theirs, ours, None if before is None else before.manifest(), now)
+    tables = (None, None) if before is None else (before.manifest(), dataset.manifest())
+    return class_changes(theirs, ours, *tables)
 
 
 def _disputed(dataset: Dataset, champion: StoredModel, changes: ClassChanges) -> Disputed | None:
-    """Return how many training rows of the champion's classes the champion would label differently.
-
-    None for a kernel model, which would read its own rows again for each.
-    """
+    """Return how many rows the champion would label differently; None if it has a kernel, for its cost."""
     if champion.kernel is not None:
         return None
     rows = TrainingRows(dataset, "train", champion.transforms)
-    names = champion.model.record.class_names
-    side = ModelClasses(champion, {name: changes.sources(name, names) for name in changes.common})
+    side = common_classes(champion, champion, changes)[1]
     codes, wrong = side.codes(rows), 0
     for start, stop, X in rows.tiles():
         own = codes[start:stop]

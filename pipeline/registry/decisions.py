@@ -104,7 +104,14 @@ def promote(
     place = _Place.of(model_url)
     standing = read_standing(place.store) if standing is None else standing
     record = _whole(model_url)
-    against = [*_uncertified(record), *_misfits(place, standing)]
+    against, certificate = _misfits(place, standing), record.certificate
+    if certificate is None:
+        against.insert(0, "it has no certificate (topline certify gives it one)")
+    elif not (certificate.get("certified") and certificate.get("valid")):
+        gap = certificate.get("relative_gap")
+        against.insert(
+            0, f"its relative gap {gap} is not certified, for which topline certify gives the reason"
+        )
     _check_guards(against, f"{record.id} is not promoted", reason, force=force)
     said = reason or "promoted by hand"
     entry = DecisionRecord("promote", place.name, said, by, forced=bool(against))
@@ -174,29 +181,22 @@ def weigh(
     place = _Place.of(model_url)
     standing = read_standing(place.store)
     challenger = load_model(model_url).record
-    metric = row_metric(rule.metric_for(challenger))
-    if standing.champion is None:
-        decision = decide(challenger, None, Evidence(), rule)
-        return Weighing(model_url, None, decision, Evidence(), standing)
-    rival = place.url_of(standing.champion)
-    if standing.champion == place.name:
+    metric, evidence = row_metric(rule.metric_for(challenger)), Evidence()
+    rival = None if standing.champion is None else place.url_of(standing.champion)
+    if rival is None:
+        decision = decide(challenger, None, evidence, rule)
+    elif standing.champion == place.name:
         decision = Decision(False, ("it is the champion already",))
-        return Weighing(model_url, rival, decision, Evidence(), standing)
-    misfits = _misfits(place, standing, by_rule=True)
-    if misfits:
+    elif misfits := _misfits(place, standing, by_rule=True):
         evidence = Evidence(unmeasured="; ".join(misfits))
         decision = Decision(False, tuple(misfits), ("misfit",))
-        return Weighing(model_url, rival, decision, evidence, standing)
-    evidence = measure(
-        model_url,
-        rival,
-        metrics=[metric],
-        split=split,
-        confidence=rule.confidence,
-        common=rule.on_class_changes == "compare-common",
-        progress=progress,
-    )
-    decision = decide(challenger, load_model(rival).record, evidence, rule)
+    else:
+        common = rule.on_class_changes == "compare-common"
+        evidence = measure(
+            model_url, rival, metrics=[metric], split=split, confidence=rule.confidence, common=common,
+            progress=progress,
+        )  # fmt: skip
+        decision = decide(challenger, load_model(rival).record, evidence, rule)
     return Weighing(model_url, rival, decision, evidence, standing)
 
 
@@ -243,13 +243,12 @@ def delete(
     standing = read_standing(place.store)
     if place.name not in standing.deleted:
         load_model(model_url)
-        against = []
-        if place.name == standing.champion:
-            against.append("it is the champion")
-        if place.name in standing.pinned:
-            against.append("it is pinned")
-        if place.name == standing.previous:
-            against.append(f"a rollback of {standing.champion} would need it")
+        guards = {
+            "it is the champion": place.name == standing.champion,
+            "it is pinned": place.name in standing.pinned,
+            f"a rollback of {standing.champion} would need it": place.name == standing.previous,
+        }
+        against = [guard for guard, holds in guards.items() if holds]
         _check_guards(against, f"{place.name} is not deleted", reason, force=force)
         entry = DecisionRecord("delete", place.name, reason or "deleted by hand", by, forced=bool(against))
         standing = _decided(place, standing, entry)
@@ -300,18 +299,14 @@ def _decided(
             "comparison": None if measured is None else measured.to_dict(),
             "drift": None if measured is None or measured.drift is None else measured.drift.to_dict(),
         }
-    by = f"{entry.by} ({_who()})"
-    entry = replace(entry, model=place.name, by=by, evidence={**evidence, **entry.evidence})
-    return record_decision(place.store, standing, entry)
-
-
-def _who() -> str:
-    """Return the user and host of this process; a container's user may have no name."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
+        # A container's user may have no name.
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    by = f"{entry.by} ({user}@{socket.gethostname()})"
+    entry = replace(entry, model=place.name, by=by, evidence={**evidence, **entry.evidence})
+    return record_decision(place.store, standing, entry)
 
 
 def _whole(model_url: str) -> ModelRecord:
@@ -320,16 +315,6 @@ def _whole(model_url: str) -> ModelRecord:
     for finding in check_files(model.files, deep=True, fix="restore it from a copy, or train again"):
         raise InputError(f"{model_url} is damaged: {finding}")
     return model.record
-
-
-def _uncertified(record: ModelRecord) -> list[str]:
-    certificate = record.certificate
-    if certificate is None:
-        return ["it has no certificate (topline certify gives it one)"]
-    if not (certificate.get("certified") and certificate.get("valid")):
-        gap = certificate.get("relative_gap")
-        return [f"its relative gap {gap} is not certified, for which topline certify gives the reason"]
-    return []
 
 
 def _misfits(place: _Place, standing: Standing, *, by_rule: bool = False) -> list[str]:

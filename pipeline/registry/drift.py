@@ -43,10 +43,7 @@ _RIDGE = 1.0
 
 
 def domain_samples(before: TrainingRows, now: TrainingRows) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return some rows of each side, dense, at most `MOST_ROWS`: of those now only what is new by its id.
-
-    All rows of now where too few are new: a data set may number its rows.
-    """
+    """Return some rows of each side, dense; of those now only the ones new by id, if there are enough."""
     ids = before.dataset.sample_ids()
     known = {ids[row] for row in before.indices}
     own = now.dataset.sample_ids()
@@ -63,8 +60,7 @@ def domain_area(before: NDArray[Any], now: NDArray[Any]) -> float | None:
     X = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-12)
     sign = np.concatenate([-np.ones(len(before)), np.ones(len(now))])
     halves = np.concatenate([np.arange(len(before)), np.arange(len(now))]) % 2 == 0
-    areas = [_area(X, sign, fitted) for fitted in (halves, ~halves)]
-    return float(np.mean(areas))
+    return float(np.mean([_area(X, sign, fitted) for fitted in (halves, ~halves)]))
 
 
 def _area(X: NDArray[np.float64], sign: NDArray[np.float64], fitted: NDArray[np.bool_]) -> float:
@@ -148,11 +144,7 @@ def stability_index(before: Tiles, now: Tiles, n: int, bins: int = BINS) -> NDAr
 
 
 def quantile_edges(tiles: Iterable[Any], n: int, bins: int = BINS) -> NDArray[Any]:
-    """Return the inner edges of `bins` bins, shape (bins - 1, d): quantiles of a sample of `n` rows.
-
-    The sample is all rows where they are few enough, and then the quantiles are exact; it does not depend on
-    the tiles.
-    """
+    """Return the inner edges of the bins (bins - 1, d): quantiles of `n` rows or a fixed sample of them."""
     sample: list[NDArray[Any]] = []
     begun = 0
     for X in tiles:
@@ -290,7 +282,7 @@ def class_changes(
     champion: Sequence[str], challenger: Sequence[str], before: pa.Table | None, now: pa.Table | None
 ) -> ClassChanges:
     """Return the changes from the champion's classes; the tables are the manifests of the two datasets."""
-    found = _moves(before, now)
+    found = {} if before is None or now is None else _moves(before, now)
     goals = {old: _goal(found.get(old, Counter())) for old in champion if old not in challenger}
     moved = {old: new for old, new in goals.items() if new in challenger}
     sources = Counter(moved.values())
@@ -310,14 +302,12 @@ def class_changes(
     )
 
 
-def _moves(before: pa.Table | None, now: pa.Table | None) -> Mapping[str, Counter[str]]:
+def _moves(before: pa.Table, now: pa.Table) -> Mapping[str, Counter[str]]:
     """Return, for each class, how many of its contents are in which class now."""
     found: dict[str, Counter[str]] = {}
-    if before is None or now is None:
-        return found
-    tables = [table.select(["sha256", "class_name"]).to_pylist() for table in (before, now)]
-    classes = {row["sha256"]: row["class_name"] for row in tables[1] if row["sha256"] and row["class_name"]}
-    for row in tables[0]:
+    rows, later = (table.select(["sha256", "class_name"]).to_pylist() for table in (before, now))
+    classes = {row["sha256"]: row["class_name"] for row in later if row["sha256"] and row["class_name"]}
+    for row in rows:
         goal = classes.get(row["sha256"])
         if goal is not None and row["class_name"] is not None:
             found.setdefault(row["class_name"], Counter())[goal] += 1

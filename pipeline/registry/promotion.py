@@ -155,11 +155,9 @@ def _certificate(certificate: Mapping[str, Any] | None, rule: PromotionRule) -> 
 
 def _rows(challenger: ModelRecord, champion: ModelRecord, rule: PromotionRule) -> Iterator[_Check]:
     """Report missing rows that the champion had: images may be gone by accident."""
-    measured = ((one.evaluation or {}).get("rows") for one in (challenger, champion))
-    for what, (rows, before) in (
-        ("trained", (challenger.n, champion.n)),
-        ("measured", (next(measured), next(measured))),
-    ):
+    measured, before_it = ((one.evaluation or {}).get("rows") for one in (challenger, champion))
+    counts = ("trained", challenger.n, champion.n), ("measured", measured, before_it)
+    for what, rows, before in counts:
         if rows is not None and before and rows < rule.least_rows * before:
             said = f"it was {what} on {rows:,} rows and the champion on {before:,}"
             yield "rows", False, f"{said}, of which {rule.least_rows:.0%} are the least: look at the images"
@@ -177,11 +175,8 @@ def _classes(evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
     elif evidence.on_common:
         holds = changes.kept >= rule.least_common
         short = "" if holds else f", and {changes.kept:.0%} of the champion's are less than the least"
-        yield (
-            "classes",
-            holds,
-            f"compared on the {len(changes.common)} classes that both know ({changes}){short}",
-        )
+        said = f"compared on the {len(changes.common)} classes that both know ({changes}){short}"
+        yield "classes", holds, said
 
 
 def _gain(metric: RowMetric, evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
@@ -220,18 +215,13 @@ def _drift(drift: Drift | None, rule: PromotionRule) -> Iterator[_Check]:
         ("new rows differ", "a domain classifier's ROC area of", domain, rule.most_domain_auc),
     )
     for what, measure, found, most in limits:
-        if most is not None and found is None:
+        if most is None:
+            continue
+        if found is None:
             yield "drift", False, f"whether the {what} is not known, and {most:g} is the limit"
-        elif most is not None and found is not None:
-            yield (
-                "drift",
-                found <= most,
-                f"{what} by {measure} {found:.3g}, {_within(found <= most)} {most:g}",
-            )
-
-
-def _within(holds: bool) -> str:
-    return "within" if holds else "above"
+        else:
+            within = "within" if found <= most else "above"
+            yield "drift", found <= most, f"{what} by {measure} {found:.3g}, {within} {most:g}"
 
 
 #: Draws of signs in the randomisation test, and how many are in memory at once.
