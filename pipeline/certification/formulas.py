@@ -49,15 +49,8 @@ from topline.storage.datasets import LabelSetTable
 Array = NDArray[np.float64]
 Labels = NDArray[np.integer[Any]]
 
-HINGE_PER_RANK = {
-    "max_hinge": False,
-    "structured_hinge": False,
-    "topk_hinge": False,
-    "topk_others_hinge": False,
-    "weighted_topk_hinge": False,
-    "usunier_hinge": True,
-    "weighted_usunier_hinge": True,
-}
+_TOP_K_SIDE = ("max_hinge", "structured_hinge", "topk_hinge", "topk_others_hinge", "weighted_topk_hinge")
+HINGE_PER_RANK = {**dict.fromkeys(_TOP_K_SIDE, False), "usunier_hinge": True, "weighted_usunier_hinge": True}
 
 
 class CertifiedLoss(Protocol):
@@ -90,7 +83,7 @@ def penalties(alpha: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
     squares = np.einsum("ij,ij->i", alpha, alpha)
     if gamma_own == gamma:
         return np.asarray(0.5 * gamma * squares)
-    own = np.take_along_axis(alpha, y[:, None].astype(np.int64), axis=1)[:, 0]
+    own = _own_entries(alpha, y)[:, 0]
     return np.asarray(0.5 * (gamma * squares + (gamma_own - gamma) * own**2))
 
 
@@ -116,14 +109,10 @@ class RankedLoss:
     def from_record(cls, loss: Mapping[str, Any], m: int) -> RankedLoss:
         """Read a model record's loss, whose name is in HINGE_PER_RANK."""
         name = str(loss["name"])
+        k = int(loss.get("k", 1))
+        given = np.asarray(loss["rho"] if "rho" in loss else np.full(k, 1.0 / k), dtype=np.float64)
         rho = np.zeros(m)
-        if "rho" in loss:
-            given = np.asarray(loss["rho"], dtype=np.float64)
-            rho[: len(given)] = given
-        elif "k" in loss:
-            rho[: int(loss["k"])] = 1.0 / int(loss["k"])
-        else:
-            rho[0] = 1.0
+        rho[: len(given)] = given
         margins = np.asarray(loss["margins"], dtype=np.float64) if "margins" in loss else None
         return cls(rho, margins, HINGE_PER_RANK[name], name != "topk_others_hinge")
 
@@ -134,8 +123,7 @@ class RankedLoss:
 
     def shifted(self, scores: Array, y: Labels) -> Array:
         """Return a = delta_y + s - s_y 1 for each row of `scores` (r, m)."""
-        own = np.take_along_axis(scores, y[:, None].astype(np.int64), axis=1)
-        a = scores - own
+        a = scores - _own_entries(scores, y)
         if self.margins is not None:
             return np.asarray(self.margins[y] + a)
         a += 1.0
@@ -144,7 +132,8 @@ class RankedLoss:
 
     def values(self, scores: Array, y: Labels) -> Array:
         """Return Phi(s; y) of each row of `scores` (r, m)."""
-        ranked = -np.sort(-self._sorted_part(self.shifted(scores, y), y), axis=1)
+        a = self.shifted(scores, y)
+        ranked = -np.sort(-(a if self.own_in_sort else others_of(a, y)), axis=1)
         rho = self.rho[: ranked.shape[1]]
         if self.hinge_per_rank:
             return np.asarray(np.maximum(ranked, 0.0) @ rho, dtype=np.float64)
@@ -153,14 +142,14 @@ class RankedLoss:
     def conjugate(self, alpha: Array, y: Labels) -> Array:
         """Return -Phi*(-alpha) = -<delta_y, alpha> of each row of `alpha` (r, m), inside the domain."""
         if self.margins is None:
-            own = np.take_along_axis(alpha, y[:, None].astype(np.int64), axis=1)[:, 0]
+            own = _own_entries(alpha, y)[:, 0]
             return np.asarray(own - alpha.sum(axis=1))
         return np.asarray(-np.einsum("ij,ij->i", self.margins[y], alpha))
 
     def violations(self, alpha: Array, y: Labels) -> Array:
         """Return by how much each row of `alpha` (r, m) leaves the domain, relative to sum rho; 0 if not."""
         others = others_of(-alpha, y)
-        own = np.take_along_axis(alpha, y[:, None].astype(np.int64), axis=1)[:, 0]
+        own = _own_entries(alpha, y)[:, 0]
         total = self.radius
         amounts = [np.abs(own - others.sum(axis=1)) / total, -others.min(axis=1) / total]
         largest = np.cumsum(-np.sort(-others, axis=1), axis=1)
@@ -195,9 +184,6 @@ class RankedLoss:
         for row in np.flatnonzero(self.values(scores, y) > 0.0):
             x[row] = column(b[row] / gamma, gamma_own / gamma)
         return dual_rows(x, y)
-
-    def _sorted_part(self, a: Array, y: Labels) -> Array:
-        return a if self.own_in_sort else others_of(a, y)
 
     def _vertices(self, scores: Array, y: Labels) -> Array:
         a = self.shifted(scores, y)
@@ -277,6 +263,11 @@ def _scale(slope: Callable[[float], float]) -> float:
     return 1.0 if slope(1.0) >= 0.0 else float(brentq(slope, 0.0, 1.0, xtol=1e-15))
 
 
+def _own_entries(rows: Array, y: Labels) -> Array:
+    """Return the entries (r, 1) of `rows` (r, m) at their own classes."""
+    return np.take_along_axis(rows, y[:, None].astype(np.int64), axis=1)
+
+
 def others_of(rows: Array, y: Labels) -> Array:
     """Return `rows` (r, m) without the entry of the own class, (r, m - 1)."""
     keep = np.ones(rows.shape, dtype=bool)
@@ -299,7 +290,7 @@ BISECTIONS = 60
 
 
 @dataclass(frozen=True, eq=False)
-class OwnClasses:
+class _OwnClasses:
     """The own classes of rows: the set that a label numbers, or the label alone."""
 
     m: int
@@ -327,14 +318,13 @@ class OwnClasses:
 
 
 @dataclass(frozen=True, eq=False)
-class MultilabelHinge:
+class _MultilabelHinge:
     """The multilabel SVM's loss."""
 
-    own: OwnClasses
+    own: _OwnClasses
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Return Phi(s; y) of each row."""
         own = self.own.rows(y)
         wanted, others = np.where(own, scores, np.inf), np.where(own, -np.inf, scores)
         return np.asarray(np.maximum(0.0, 1.0 + others.max(axis=1) - wanted.min(axis=1)))
@@ -366,14 +356,13 @@ class MultilabelHinge:
 
 
 @dataclass(frozen=True, eq=False)
-class MultilabelSoftmax:
+class _MultilabelSoftmax:
     """The cross entropy with equal shares of a row's labels; 0 for rows without labels."""
 
-    own: OwnClasses
+    own: _OwnClasses
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Return Phi(s; y) of each row."""
         return np.asarray(logsumexp(scores, axis=1) - (self._shares(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
@@ -427,7 +416,7 @@ def certified_loss(
 
     Raises `InputError` for a loss that is unknown here or has no dual problem.
     """
-    own = OwnClasses(m, label_sets)
+    own = _OwnClasses(m, label_sets)
     name, k = str(record.get("name")), int(record.get("k", 1))
     if name in HINGE_PER_RANK:
         return RankedLoss.from_record(record, m)
@@ -437,13 +426,13 @@ def certified_loss(
             "its models have no certificate"
         )
     known: dict[str, CertifiedLoss] = {
-        "one_vs_all_hinge": OneVsAllHinge(own),
-        "one_vs_all_logistic": OneVsAllLogistic(own),
-        "multilabel_hinge": MultilabelHinge(own),
-        "multilabel_softmax": MultilabelSoftmax(own),
-        "softmax": TopKEntropy(1),
-        "topk_entropy": TopKEntropy(k),
-        "truncated_topk_entropy": TopKEntropy(1),
+        "one_vs_all_hinge": _OneVsAllHinge(own),
+        "one_vs_all_logistic": _OneVsAllLogistic(own),
+        "multilabel_hinge": _MultilabelHinge(own),
+        "multilabel_softmax": _MultilabelSoftmax(own),
+        "softmax": _TopKEntropy(1),
+        "topk_entropy": _TopKEntropy(k),
+        "truncated_topk_entropy": _TopKEntropy(1),
     }
     if name not in known:
         names = sorted([*HINGE_PER_RANK, *known])
@@ -452,14 +441,13 @@ def certified_loss(
 
 
 @dataclass(frozen=True, eq=False)
-class OneVsAllHinge:
+class _OneVsAllHinge:
     """phi(z) = max(0, 1 - z)."""
 
-    own: OwnClasses
+    own: _OwnClasses
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Return Phi(s; y) of each row."""
         return np.asarray(np.maximum(0.0, 1.0 - self.own.signs(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
@@ -482,14 +470,13 @@ class OneVsAllHinge:
 
 
 @dataclass(frozen=True, eq=False)
-class OneVsAllLogistic:
+class _OneVsAllLogistic:
     """phi(z) = log(1 + exp(-z))."""
 
-    own: OwnClasses
+    own: _OwnClasses
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Return Phi(s; y) of each row."""
         return np.asarray(np.logaddexp(0.0, -self.own.signs(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
@@ -504,7 +491,7 @@ class OneVsAllLogistic:
 
     def violations(self, alpha: Array, y: Labels) -> Array:
         """Return by how much the a leave [0, 1]."""
-        return OneVsAllHinge(self.own).violations(alpha, y)
+        return _OneVsAllHinge(self.own).violations(alpha, y)
 
 
 class _Entropic(NamedTuple):
@@ -525,14 +512,13 @@ class _Entropic(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TopKEntropy:
+class _TopKEntropy:
     """The top-k entropy loss; softmax for k = 1."""
 
     k: int
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Return Phi(s; y) of each row."""
         return np.asarray(np.logaddexp(0.0, self._solve(_differences(scores, y)).level))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
@@ -557,7 +543,7 @@ class TopKEntropy:
         """Return by how much each row leaves the top-k simplex."""
         x = others_of(-alpha, y)
         total = x.sum(axis=1)
-        own = np.take_along_axis(alpha, y[:, None].astype(np.int64), axis=1)[:, 0]
+        own = _own_entries(alpha, y)[:, 0]
         amounts = [np.abs(own - total), -x.min(axis=1), total - 1.0, x.max(axis=1) - total / self.k]
         return np.asarray(np.maximum(np.max(amounts, axis=0), 0.0))
 
@@ -588,5 +574,4 @@ class TopKEntropy:
 
 def _differences(scores: Array, y: Labels) -> Array:
     """Return s_j - s_y of the others, (r, m - 1)."""
-    own = np.take_along_axis(scores, y[:, None].astype(np.int64), axis=1)
-    return others_of(scores - own, y)
+    return others_of(scores - _own_entries(scores, y), y)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -88,10 +89,6 @@ def _linear(X: Any, Y: Any) -> Array:
     return np.asarray(products.toarray() if hasattr(products, "toarray") else products, dtype=np.float64)
 
 
-def _polynomial(X: Any, Y: Any, degree: int, gamma: float, coef0: float) -> Array:
-    return np.asarray((gamma * _linear(X, Y) + coef0) ** degree)
-
-
 def _rbf(X: Any, Y: Any, gamma: float) -> Array:
     left, right = _squares(X), _squares(Y)
     squares = _linear(X, Y)
@@ -142,27 +139,16 @@ def _groups(X: Any, Y: Any, groups: Iterable[Mapping[str, Any]]) -> Iterable[Arr
         yield group["weight"] * kernel_values(group["kernel"], X[:, features], Y[:, features])
 
 
-def _sum(X: Any, Y: Any, groups: Iterable[Mapping[str, Any]]) -> Array:
-    return np.asarray(sum(_groups(X, Y, groups)))
-
-
-def _product(X: Any, Y: Any, groups: Iterable[Mapping[str, Any]]) -> Array:
-    values = np.ones((X.shape[0], Y.shape[0]))
-    for group in _groups(X, Y, groups):
-        values *= group
-    return values
-
-
 # Formula of each kernel, by its name in a model's record.
 KERNELS: dict[str, Callable[..., Array]] = {
     "linear": _linear,
     "rbf": _rbf,
-    "polynomial": _polynomial,
+    "polynomial": lambda X, Y, degree, gamma, coef0: (gamma * _linear(X, Y) + coef0) ** degree,
     "chi2": _chi2,
     "laplacian": _laplacian,
     "intersection": _intersection,
-    "sum": _sum,
-    "product": _product,
+    "sum": lambda X, Y, groups: reduce(np.add, _groups(X, Y, groups)),
+    "product": lambda X, Y, groups: reduce(np.multiply, _groups(X, Y, groups)),
     # X holds the values with all training rows, and Y selects some of them by rows of the identity.
     PRECOMPUTED: _linear,
 }

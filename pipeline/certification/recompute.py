@@ -154,10 +154,6 @@ def source_of(basis: str) -> str:
     return SOURCES["A" if basis == "A" else "W" if basis in {"W", CUTS} else "any"]
 
 
-#: Rows scored at once.
-_TILE_ROWS = 4096
-
-
 def sums_of(stored: StoredModel, shape: tuple[int, ...] | None) -> CertificateSums:
     """Return the sums over no rows; the `shape` of W is given if they must find a dual point as well."""
     record, sets = stored.model.record, stored.dataset().label_sets()
@@ -173,11 +169,10 @@ def objective(stored: StoredModel) -> float:
     sums, rows = sums_of(stored, None), stored.rows("train")
     labels = rows.labels()
     for first, last, unit in rows.tiles():
-        for start in range(first, last, _TILE_ROWS):
-            stop = min(last, start + _TILE_ROWS)
-            sums.add(
-                unit[start - first : stop - first].astype(np.float64), labels[start:stop], None, stored.W
-            )
+        for start in range(first, last, TILE_ROWS):
+            stop = min(last, start + TILE_ROWS)
+            X = unit[start - first : stop - first].astype(np.float64)
+            sums.add(X, labels[start:stop], None, stored.W)
     return 0.5 * stored.model.record.lam * float(np.vdot(stored.W, stored.W)) + sums.loss_sum / sums.rows
 
 
@@ -215,7 +210,10 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     else:
         begin(progress, "certify", len(rows), "rows")
         if CUT_POINTS in stored.model.arrays:
-            _take_point(sums, stored)
+            # The dual point where training found it; its share may be wrong, so it is checked.
+            points, shares = _stored_cuts(stored)
+            sums.point, sums.share = points[0], float(shares[0])
+            sums.infeasibility, sums.tolerance = max(0.0, sums.share - 1.0, -sums.share), FEASIBLE[8]
         for X, y, A in _tiles(stored, rows, kernel, progress):
             sums.add(X, y, A, W)
     certificate = _conclude(stored, W, sums, started)
@@ -248,13 +246,6 @@ def _stored_cuts(stored: StoredModel) -> tuple[NDArray[np.float64], NDArray[np.f
         return stored.W[None], np.ones(1)
     points, shares = (np.asarray(stored.model.array(name)) for name in (CUT_POINTS, CUT_SHARES))
     return points, shares
-
-
-def _take_point(sums: CertificateSums, stored: StoredModel) -> None:
-    """Let the sums find the dual point where training did; its share may be wrong, so it is checked."""
-    points, shares = _stored_cuts(stored)
-    sums.point, sums.share = points[0], float(shares[0])
-    sums.infeasibility, sums.tolerance = max(0.0, sums.share - 1.0, -sums.share), FEASIBLE[8]
 
 
 def _add_top(
@@ -328,6 +319,7 @@ def _conclude(
         abs(found - recorded[name]) <= AGREEMENT * max(abs(primal), 1e-300)
         for name, found in (("primal", primal), ("dual", dual))
     )
+    distance = float(np.linalg.norm(W - W_dual) / np.linalg.norm(W)) if W.any() else None
     valid = agrees and sums.largest_infeasibility <= sums.tolerance
     tol = float(record.config["tol"])
     return Certificate(
@@ -344,7 +336,7 @@ def _conclude(
         recorded_primal=recorded["primal"],
         recorded_dual=recorded["dual"],
         agrees=agrees,
-        w_difference=_distance(W, W_dual) if basis in {"A", CUTS} and record.kernel is None else None,
+        w_difference=distance if basis in {"A", CUTS} and record.kernel is None else None,
         infeasibility=sums.largest_infeasibility if basis in {"A", CUTS} else None,
         valid=valid,
         tol=tol,
@@ -370,14 +362,8 @@ def _dual_side(
     return sums.conjugate / record.n, sums.penalty / record.n, W_dual, basis
 
 
-def _distance(W: NDArray[np.float64], V: NDArray[np.float64]) -> float | None:
-    """Return |W - V| / |W|, None if W is 0."""
-    length = float(np.linalg.norm(W))
-    return float(np.linalg.norm(W - V)) / length if length else None
-
-
 def _check_order(record: ModelRecord, gap: float, smoothed_gap: float | None, primal: float) -> None:
-    """Raise unless D <= P <= P~, which holds for every W and A: a reversal means wrong numbers or files."""
+    """Raise unless D <= P <= P~, which holds for every W and A that belong together."""
     rounding = 1e-6 * max(abs(primal), 1e-300)
     if not gap >= -rounding:
         raise CertificateMismatchError(

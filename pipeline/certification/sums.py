@@ -49,22 +49,17 @@ class CertificateSums:
         scores, first = np.asarray(X @ W), self.rows
         self.rows += len(y)
         weights = np.ones(len(y)) if self.weights is None else self.weights[first : self.rows]
-        if self.product is None:
-            for few in _few_at_a_time(scores):
-                self._add_losses(scores[few], y[few], weights[few])
-            return
-        elsewhere = self.point is not None and A is None
+        elsewhere = self.product is not None and self.point is not None and A is None
         points = np.asarray(X @ self.point) if elsewhere else scores
-        alpha = np.empty_like(scores)
+        alpha = np.empty_like(scores[: None if self.product is not None else 0])
         for few in _few_at_a_time(scores):
-            self._add_losses(scores[few], y[few], weights[few])
-            kept = None if A is None else A[few]
-            alpha[few] = self._add_duals(scores[few], points[few], y[few], kept, weights[few])
-        self.product += np.asarray(X.T @ alpha)
-
-    def _add_losses(self, scores: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
-        losses = envelope(self.loss, scores, y, self.gamma, self.gamma_own)
-        self.loss_sum += float(weights @ losses)
+            losses = envelope(self.loss, scores[few], y[few], self.gamma, self.gamma_own)
+            self.loss_sum += float(weights[few] @ losses)
+            if self.product is not None:
+                kept = None if A is None else A[few]
+                alpha[few] = self._add_duals(scores[few], points[few], y[few], kept, weights[few])
+        if self.product is not None:
+            self.product += np.asarray(X.T @ alpha)
 
     def _add_duals(
         self,

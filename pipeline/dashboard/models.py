@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -21,7 +22,7 @@ from topline.pipeline.dashboard.overview import (
     problem_words,
     verdict,
 )
-from topline.pipeline.evaluation import Metric, measured, read_evaluation
+from topline.pipeline.evaluation import measured, read_evaluation
 from topline.pipeline.export import FORMATS
 from topline.pipeline.options import SweepConfig
 from topline.pipeline.pages import (
@@ -145,10 +146,10 @@ def _links(names: Sequence[str], root: str | None) -> list[Link]:
 
 def others_table(seen: ModelSeen, root: str | None) -> Table:
     """Return the table of other models, newest first, with this model's gain in each metric."""
-    own = dict(_headlines(seen.record))
+    own = {metric: value for metric, value in measured(seen.record.evaluation) if metric.headline}
     columns = [
         Column("model"), Column("stage"), *metric_columns([*own]),
-        *(Column(f"{metric.column} against {seen.record.id}", "n", _signed(metric)) for metric in own),
+        *(Column(f"{one.column} against {seen.record.id}", "n", partial(one.text, sign="+")) for one in own),
         Column("relative gap", "n", gap), Column("certified"), Column("problem"), Column("compare"),
     ]  # fmt: skip
     rows, pages = [], f"models/{seen.record.id}/compare"
@@ -173,14 +174,6 @@ def others_table(seen: ModelSeen, root: str | None) -> Table:
         empty="The store holds no other model.",
         note=newest_of(len(rows), len(seen.records) - 1, "topline models compare compares any two"),
     )
-
-
-def _signed(metric: Metric) -> Any:
-    return lambda value: metric.text(value, sign="+")
-
-
-def _headlines(record: ModelRecord) -> list[tuple[Metric, float]]:
-    return [(metric, value) for metric, value in measured(record.evaluation) if metric.headline]
 
 
 def own_decisions(seen: ModelSeen, root: str | None) -> Table:
@@ -251,10 +244,14 @@ def evidence_table(found: Paired) -> Table:
 def recorded_table(found: Paired) -> Table:
     """Return both models' recorded metrics, each on its own rows."""
     sides = [_recorded(seen.record) for seen in (found.first, found.second)]
-    names = list(dict.fromkeys(name for side in sides for name in side))
-    rows = [(name, *(side.get(name) for side in sides)) for name in names]
-    columns = (Column(title, "words") for title in ("figure", *found.ids))
-    return Table.of("recorded", tuple(columns), rows)
+    return _side_by_side("recorded", found.ids, sides, "words")
+
+
+def _side_by_side(name: str, ids: Sequence[str], sides: Sequence[Mapping[str, str]], kind: str = "") -> Table:
+    """Return the figures of two models or runs, those of either."""
+    figures = dict.fromkeys(figure for side in sides for figure in side)
+    rows = [(figure, *(side.get(figure) for side in sides)) for figure in figures]
+    return Table.of(name, tuple(Column(title, kind) for title in ("figure", *ids)), rows)
 
 
 def _recorded(record: ModelRecord) -> dict[str, str]:
@@ -301,9 +298,7 @@ def setting_table(ids: Sequence[str], first: Mapping[str, Any], second: Mapping[
 
 def run_facts(runs: Sequence[tuple[RunRecord, RunView]], now: float) -> Table:
     """Return the results and costs of two runs."""
-    sides = [_facts(run, now) for _, run in runs]
-    rows = [(name, *(side[name] for side in sides)) for name in sides[0]]
-    return Table.of("runs", (Column("figure"), *(Column(record.id) for record, _ in runs)), rows)
+    return _side_by_side("runs", [record.id for record, _ in runs], [_facts(run, now) for _, run in runs])
 
 
 def _facts(run: RunView, now: float) -> dict[str, str]:
@@ -404,7 +399,7 @@ def sweep_parts(record: SweepRecord, answers: Sequence[Mapping[str, Any]]) -> di
         "verdict": make.badge(*sweep_verdict(record)),
         "tiles": make.tiles(_tiles(record, answers, paths)),
         "charts": make.figures(figures),
-        "cells": make.table(_cell_table(record, paths)),
+        "cells": make.table(cell_table(_cell_rows(record, paths), empty="No cell has an answer yet.")),
     }
 
 
@@ -451,14 +446,13 @@ def _tiles(
     return tiles
 
 
-def _cell_table(record: SweepRecord, paths: Mapping[str, Sequence[CellSeen]]) -> Table:
-    rows = [
+def _cell_rows(record: SweepRecord, paths: Mapping[str, Sequence[CellSeen]]) -> list[dict[str, Any]]:
+    return [
         {"loss": name, "C": cell.C, "accuracy": cell.accuracy, "relative gap": cell.gap,
          "folds": f"{len(cell.folds)} of {record.config['folds']}", "passes": cell.passes}
         for name, path in paths.items()
         for cell in path
     ]  # fmt: skip
-    return cell_table(rows, empty="No cell has an answer yet.")
 
 
 def _gaps(cells: Sequence[CellSeen]) -> Markup:

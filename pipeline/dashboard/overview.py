@@ -33,7 +33,6 @@ from topline.pipeline.telemetry import (
     EVENTS_SHOWN,
     RunView,
     Served,
-    TimeLeft,
     finite,
     heartbeat_age,
     next_time,
@@ -80,9 +79,8 @@ class Overview:
     """Content of the overview; newest first, except `reigns`.
 
     `models` are lines of `model_line`, followed by the champion if it is older; `in_all` counts the store's
-    models, runs, sweeps and decisions.  `metrics` are the headlines and the one that decides promotions.
-    `damaged` says by id why models cannot be read, `retraining` who is retraining the store, or was when last
-    heard of; `troubles` counts the newest run's problems.
+    records.  `damaged` says by id why models cannot be read, `retraining` who retrains the store; `troubles`
+    counts the newest run's problems.
     """
 
     tiles: Sequence[Tile]
@@ -160,24 +158,23 @@ def overview(
     deciding = None if leading is None else PromotionRule().metric_for(leading)
     known = {name for line in lines for name in line["metrics"]}
     moment = datetime.fromtimestamp(now, UTC)
-    seen = (
-        None
-        if schedule is None
-        else ScheduleSeen(schedule, served(schedule, moment), heartbeat_age(schedule, moment))
-    )
+    seen = None
+    if schedule is not None:
+        seen = ScheduleSeen(schedule, served(schedule, moment), heartbeat_age(schedule, moment))
+    damaged = sorted(facts.get("damaged", {}))
+    named = ", ".join(damaged[:5]) + (", ..." if len(damaged) > 5 else "")
+    damage = [Tile("damaged", count(len(damaged)), f"{named} cannot be read: topline fsck says why", "bad")]
     return Overview(
         tiles=[
             *_champion_tiles(standing, champion, deciding),
             *_other_tiles(standing, records, runs),
-            *_damage_tiles(facts.get("damaged", {})),
+            *(damage if damaged else []),
             *_schedule_tiles(standing, seen, facts.get("retraining"), moment),
         ],
         models=lines[::-1],
         in_all={"models": len(records), "decisions": len(standing.entries), **facts.pop("in_all", {})},
         metrics=[
-            metric
-            for metric in METRICS.values()
-            if metric.name in known and (metric.headline or metric.name == deciding)
+            one for one in METRICS.values() if one.name in known and (one.headline or one.name == deciding)
         ],
         reigns=standing.reigns,
         decisions=standing.entries[: -DECISIONS_SHOWN - 1 : -1],
@@ -260,13 +257,6 @@ def _champion_tiles(standing: Standing, champion: ModelRecord | None, deciding: 
     return [*tiles, Tile(words, gap(certificate.get("relative_gap")), note, tone)]
 
 
-def _damage_tiles(damaged: Mapping[str, str]) -> list[Tile]:
-    if not damaged:
-        return []
-    named = ", ".join(sorted(damaged)[:5]) + (", ..." if len(damaged) > 5 else "")
-    return [Tile("damaged", count(len(damaged)), f"{named} cannot be read: topline fsck says why", "bad")]
-
-
 def _schedule_tiles(
     standing: Standing, schedule: ScheduleSeen | None, retraining: Tenant | None, now: datetime
 ) -> list[Tile]:
@@ -290,9 +280,8 @@ def _other_tiles(standing: Standing, records: Sequence[ModelRecord], runs: Seque
     last = last_run(runs)
     if last is not None:
         took = "" if last.seconds is None else f", {duration(last.seconds)}"
-        tiles.append(
-            Tile("last run", last.words, f"{last.id}, begun {when(last.created)[:16]}{took}", last.tone)
-        )
+        note = f"{last.id}, begun {when(last.created)[:16]}{took}"
+        tiles.append(Tile("last run", last.words, note, last.tone))
     back = standing.previous
     note = "nothing to roll back to" if back is None else f"a rollback brings back {back}"
     return [*tiles, Tile("models", count(len(records)), note)]
@@ -405,12 +394,13 @@ def champion_table(reigns: Sequence[Reign], root: str | None) -> Table:
     return Table.of("champions", columns, rows)
 
 
-def round_table(rounds: Sequence[dict[str, Any]]) -> Table:
-    """Return the last known rounds, newest first."""
+def round_table(run: RunView) -> Table:
+    """Return the last known rounds of a run, newest first."""
     shown = {"round": "{:,.0f}".format, "relative_gap": "{:.3e}".format}
     names = ("round", "seconds", "primal", "dual", "relative_gap", "step", "active")
     columns = [Column(name.replace("_", " "), "n", shown.get(name, number)) for name in names]
-    rows = [[one[name] for name in names] for one in rounds]
+    known = [run.columns[name][-ROUNDS_SHOWN:][::-1].tolist() for name in names]
+    rows = [list(map(finite, row)) for row in zip(*known, strict=True)]
     return Table.of("rounds", columns, rows, empty="No round has finished yet.")
 
 
@@ -507,7 +497,12 @@ def tiles(run: RunView) -> list[Tile]:
     reached = "good" if run.tol is not None and best is not None and best <= run.tol else ""
     shown = [Tile(kind, gap(best), f"smallest so far{target}", reached)]
     if run.stage == "running":
-        shown.append(Tile("time left", *left_words(run.left)))
+        left, figure, note = run.left, DASH, "not known yet"
+        if left is not None and left.high < 1.0:
+            figure, note = "0 s", "the tolerance is reached"
+        elif left is not None:
+            figure, note = rough_time(left.seconds), f"{rough_time(left.low)} to {rough_time(left.high)}"
+        shown.append(Tile("time left", figure, note))
     looks = columns["held_out"][np.isfinite(columns["held_out"])]
     if len(looks):
         shown.append(Tile("held-out top-1", percent(float(looks[-1])), "a sample, at the last look"))
@@ -532,22 +527,6 @@ def bound(run: RunView) -> tuple[str, float | None]:
     convex = bool(np.isnan(run.columns["stationarity"]).all())
     name = "relative gap" if convex else "gradient beside the first one"
     return name, float(known[-1]) if len(known) else None
-
-
-def left_words(left: TimeLeft | None) -> tuple[str, str]:
-    """Return an estimate and its range."""
-    if left is None:
-        return DASH, "not known yet"
-    if left.high < 1.0:
-        return "0 s", "the tolerance is reached"
-    return rough_time(left.seconds), f"{rough_time(left.low)} to {rough_time(left.high)}"
-
-
-def last_rounds(run: RunView) -> list[dict[str, float | None]]:
-    """Return the last known rounds, newest first."""
-    names = ("round", "seconds", "primal", "dual", "relative_gap", "step", "active")
-    columns = [run.columns[name][-ROUNDS_SHOWN:][::-1].tolist() for name in names]
-    return [dict(zip(names, map(finite, row), strict=True)) for row in zip(*columns, strict=True)]
 
 
 def problem_words(config: Mapping[str, Any]) -> str:

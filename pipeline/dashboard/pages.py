@@ -34,7 +34,6 @@ from topline.pipeline.dashboard.overview import (
     Overview,
     champion_table,
     decision_table,
-    last_rounds,
     model_table,
     problem_words,
     remark,
@@ -66,7 +65,7 @@ def run_parts(run: RunView, now: float) -> dict[str, Markup]:
         "remark": Markup("{}").format(remark(run)),
         "tiles": make.tiles(run_tiles(run)),
         "charts": make.figures(run_charts(run.columns, run.tol) if run.rounds else []),
-        "rounds": make.table(round_table(last_rounds(run))),
+        "rounds": make.table(round_table(run)),
         "workers": timelines_chart(run),
         "work": make.facts(work_facts(run), name="cost")
         + make.figures(work_charts(run) if run.rounds else []),

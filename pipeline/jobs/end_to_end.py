@@ -36,8 +36,7 @@ DEMO_IMAGES = Path("topline-digits")
 class JobResult:
     """The outcome of a whole job: the model, its metrics on held-out rows and the place of the report.
 
-    `features` says in words what they are.  `reused` tells that the model was there already: the same data
-    and options had been trained before.
+    `features` describes them; `reused` says that the same data and options had been trained before.
     """
 
     train: TrainResult
@@ -79,8 +78,8 @@ def run(
     """Extract, train, certify, evaluate and report; what is stored already is not made again.
 
     Without images it takes the digits that come with scikit-learn and writes them to topline-digits/.
-    Options that cannot work are refused before an image is read.  Raises what the steps raise; everything
-    that they had stored stays.  `steps` are what it calls for each of them.
+    Options that cannot work are refused before an image is read.  Raises what `steps` raise; what they stored
+    stays.
     """
     check_places(config.store, config.train, cluster, config.report)
     config.search.searches(config.train)
@@ -158,25 +157,15 @@ def training_facts(result: TrainResult) -> dict[str, str]:
         "training": f"{result.status} after {how_many(result.passes, 'passes')}, {result.seconds:.1f} s",
         **({} if result.chosen is None else {"chosen": chosen_text(result.chosen)}),
         "method": f"{result.method}: {result.why}",
-        **(
-            {}
-            if result.average_top is None
-            else {"risk": f"mean of the {result.average_top:g} largest losses"}
-        ),
-        "primal": f"{result.primal:.8g}",
-        **_bound_facts(result),
     }
+    if result.average_top is not None:
+        shown["risk"] = f"mean of the {result.average_top:g} largest losses"
+    shown["primal"] = f"{result.primal:.8g}"
+    if result.stationarity is not None:
+        fell = f"the gradient fell to {result.stationarity:.2e} of its first size"
+        shown["certificate"] = f"none: the loss is not convex; {fell}"
+    else:
+        shown |= {"dual": f"{result.dual:.8g}", "relative gap": result.relative_gap_text}
     if result.certificate is not None:
         shown["certificate"] = result.certificate.text
     return shown
-
-
-def _bound_facts(result: TrainResult) -> dict[str, str]:
-    """Return the dual bound and the gap, or say why there is none."""
-    if result.stationarity is not None:
-        fell = f"the gradient fell to {result.stationarity:.2e} of its first size"
-        return {"certificate": f"none: the loss is not convex; {fell}"}
-    return {
-        "dual": f"{result.dual:.8g}",
-        "relative gap": result.relative_gap_text,
-    }

@@ -54,17 +54,14 @@ _NAMED = ("loss", "C")
 
 
 def with_earlier_settings(config: RetrainConfig, store: Store) -> RetrainConfig:
-    """Return `config` with what nobody gave taken from the champion, or else from the newest model.
-
-    Says in a line what that is.  A model of features that were imported says nothing about images.
-    """
+    """Return `config` with open settings taken from the champion, or else the newest model of images."""
     model, which = _earlier(store)
     if model is None:
         return config
     images, training = _of_images(config.extract, model, store), _of_training(config.train, model)
-    extract = build(ExtractConfig, {**images, **config.extract.model_dump(include=_given(config.extract))})
-    given = config.train.model_dump(include=_given(config.train))
-    train = continued({**training, **given}, model)
+    given = (one.model_dump(include=one.model_fields_set) for one in (config.extract, config.train))
+    extract = build(ExtractConfig, {**images, **next(given)})
+    train = continued({**training, **next(given)}, model)
     logger.info(
         "settings that are not given are those of %s, %s: %s; the rest are defaults",
         model.id,
@@ -85,10 +82,6 @@ def _earlier(store: Store) -> tuple[ModelRecord | None, str]:
     return (champion, "the champion") if champion else (models[-1] if models else None, "the newest model")
 
 
-def _given(config: ExtractConfig | TrainConfig) -> set[str]:
-    return set(config.model_fields_set)
-
-
 def _of_images(config: ExtractConfig, model: ModelRecord, store: Store) -> dict[str, Any]:
     """Return how the images of a model were split and limited, as far as `config` leaves it open."""
     made = model.features
@@ -102,10 +95,7 @@ def _of_images(config: ExtractConfig, model: ModelRecord, store: Store) -> dict[
 
 
 def _of_training(config: TrainConfig, model: ModelRecord) -> dict[str, Any]:
-    """Return how a model was trained, as far as `config` leaves it open.
-
-    The default k is left to bend to the number of classes.
-    """
+    """Return how a model was trained, as far as `config` leaves it open; a default k stays open."""
     found = handed_on(config, model)
     # Not checked, for a loss that needs margins is nothing without them.
     bare = TrainConfig.model_construct(loss=model.config.get("loss"), weights=model.config.get("weights"))
@@ -153,11 +143,10 @@ LEASE = "retrain"
 class RetrainResult:
     """The outcome of a retraining.
 
-    `outcome` is "promoted", "kept" (the champion stays) or "unchanged" (nothing was new, and nothing was
-    done); `reasons` say why.  `resumed`: it finished what an earlier one had begun.
-    `repeated` counts how often in a row the champion was kept for the same reason, 0 where it was not kept.
-    `pruned_bytes` are those that went afterwards, None where that was not asked for.  `intervals` are
-    those of the metrics that are shares.
+    `outcome` is "promoted", "kept" (the champion stays) or "unchanged" (nothing was new), and `reasons` say
+    why.  `resumed` says that it finished an earlier one.  `repeated` counts how often in a row the champion
+    was kept for the same reason.  `pruned_bytes` is None without pruning; `intervals` are those of metrics
+    that are shares.
     """
 
     outcome: str
@@ -205,10 +194,9 @@ def retrain(
 ) -> RetrainResult:
     """Bring a store up to date with its images, and its champion with the rule.
 
-    What `config` leaves open is as in the champion, or where there is none in the newest model.  One
-    retraining works on a store at a time: `LeaseHeldError` says who does, at once or after waiting, as
-    the options say.  Raises what the steps raise; the champion stays what it is until the decision, which is
-    one record that appears whole.  `steps` are what it calls for each of them.
+    What `config` leaves open is taken from the champion, or else from the newest model.  One retraining at a
+    time works on a store: raises `LeaseHeldError`, which says who does, at once or after waiting.  Raises
+    what `steps` raise; the champion stays until the decision, which is one record that appears whole.
     """
     begun = time.monotonic()
     refuse_label_sets(config.extract)
@@ -258,18 +246,11 @@ class _Retraining:
         resumed = made is not None and not _is_decided(self.store, made.id)
         if made is not None and not resumed:
             standing = read_standing(self.store)
+            said = f"there is nothing new since {info.id}, on which {standing.of(made.id)[-1]}"
             return self._result(
-                made,
-                dataset,
-                changes,
-                begun,
-                outcome="unchanged",
-                reasons=(f"there is nothing new since {info.id}, on which {standing.of(made.id)[-1]}",),
-                champion=standing.champion,
-                champion_before=standing.champion,
-                evidence={},
-                resumed=False,
-            )
+                made, dataset, changes, begun, outcome="unchanged", reasons=(said,), evidence={},
+                champion=standing.champion, champion_before=standing.champion, resumed=False,
+            )  # fmt: skip
         self.lease.check()
         run = None if made is not None else unfinished_run(self.store, options, dataset)
         url = join(self.store.url, "models", made.id) if made is not None else self._trained(options, run)
@@ -284,10 +265,7 @@ class _Retraining:
         )  # fmt: skip
         record, champion = load_model(url).record, weighed.standing.champion
         return self._result(
-            record,
-            dataset,
-            changes,
-            begun,
+            record, dataset, changes, begun,
             outcome="promoted" if champion == record.id else "kept",
             reasons=weighed.decision.reasons,
             champion=champion,
@@ -295,7 +273,7 @@ class _Retraining:
             evidence=weighed.evidence.to_dict(),
             repeated=weighed.decision.repeated,
             resumed=resumed or run is not None,
-        )
+        )  # fmt: skip
 
     def _trained(self, options: TrainConfig, run: RunRecord | None) -> str:
         """Train a model, from where a killed run stopped or from an earlier model, and return its URL."""

@@ -9,7 +9,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from logging.handlers import RotatingFileHandler
@@ -87,13 +87,8 @@ class Notice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that a line of JSON holds."""
-        return {
-            "when": self.when,
-            "event": self.kind.value,
-            "store": self.store,
-            "text": self.text,
-            **self.facts,
-        }
+        own = {"when": self.when, "event": self.kind.value, "store": self.store, "text": self.text}
+        return {**own, **self.facts}
 
     def __str__(self) -> str:
         return f"{self.when} {self.kind.value}: {self.text}"
@@ -106,12 +101,8 @@ def decision_notices(entry: DecisionRecord, store: str) -> Iterator[Notice]:
     if kind is Kind.KEPT and entry.repeated >= LOUD:
         kind = Kind.KEPT_AGAIN
     images = entry.evidence.get("images") or {}
-    facts = {
-        "model": entry.model,
-        "champion_before": entry.champion_before,
-        "by": entry.by,
-        **({"images": images} if images else {}),
-    }
+    facts: dict[str, Any] = {"model": entry.model, "champion_before": entry.champion_before, "by": entry.by}
+    facts |= {"images": images} if images else {}
     if kind is not None:
         text = _sentence(kind, entry)
         if images:
@@ -163,19 +154,16 @@ class _SaysOnce(logging.Handler):
             )
 
 
-class _Stream(_SaysOnce, logging.StreamHandler[TextIO]):
-    """Writes lines to a stream."""
+class _Stream(_SaysOnce, logging.StreamHandler[TextIO]): ...
 
 
-class _File(_SaysOnce, RotatingFileHandler):
-    """Writes lines to a file that is rotated."""
+class _File(_SaysOnce, RotatingFileHandler): ...
 
 
 class NoticeLog:
     """Writes notices to a stream and to a file `path`, if any, of at most 1 MiB and five older ones.
 
-    A stream whose reader is gone (`topline serve ... | head`) and a full disk cost the line and not the run;
-    standard error says so once.
+    A closed stream or a full disk costs the line and not the run; standard error says so once.
     """
 
     def __init__(self, stream: TextIO, path: Path | None = None, *, as_json: bool = False) -> None:
@@ -223,11 +211,10 @@ _LONGEST_TAG = 5000
 
 
 def mlflow_sender(name: str) -> Callable[[Notice], Sequence[str]]:
-    """Return what notes a decision under the registered model `name`, as a sender of `Teller`.
+    """Return a sender of `Teller` that records decisions under the registered model `name`.
 
-    Each model of the store is a version; the alias "champion" is at the one that was promoted last, or that a
-    rollback brought back.  The server is that of MLFLOW_TRACKING_URI.  `ConfigError` where that is not set
-    or nothing that MLflow's client takes, or the client is missing.
+    Each model of the store is a version, and the champion has the alias "champion".  Raises `ConfigError`
+    without a usable MLFLOW_TRACKING_URI, or without MLflow's client.
     """
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         raise ConfigError("--mlflow: set MLFLOW_TRACKING_URI to the address of MLflow's server")
@@ -264,11 +251,8 @@ def _note(client: Any, name: str, notice: Notice) -> None:
     if not client.search_registered_models(f"name = '{name}'"):
         client.create_registered_model(name, description=f"Models of the Topline store {notice.store}")
     found = [one for one in client.search_model_versions(f"name = '{name}'") if one.tags.get(MODEL) == url]
-    tags = {
-        MODEL: url,
-        DECISION: notice.kind.value,
-        REASON: str(notice.facts.get("reason", ""))[:_LONGEST_TAG],
-    }
+    reason = str(notice.facts.get("reason", ""))[:_LONGEST_TAG]
+    tags = {MODEL: url, DECISION: notice.kind.value, REASON: reason}
     if found:
         version = found[0].version
         for key, value in tags.items():
@@ -323,10 +307,7 @@ def _plugin(address: str) -> apprise.NotifyBase:
 
 
 class Teller:
-    """Sends notices from a thread of its own, in their order, and says once for each what could not be sent.
-
-    `send(notice)` returns the addresses that did not take it; tests pass their own.
-    """
+    """Sends notices in order from its own thread; `send(notice)` returns the addresses that it missed."""
 
     def __init__(self, send: Callable[[Notice], Sequence[str]]) -> None:
         self._send = send
@@ -348,16 +329,10 @@ class Teller:
 
     def _put(self, notice: Notice | None) -> None:
         while self._waiting.full():
-            self._drop_oldest()
+            with suppress(queue.Empty):
+                if (dropped := self._waiting.get_nowait()) is not None:
+                    logger.warning("too many notices wait, so this one was not sent: %s", dropped)
         self._waiting.put(notice)
-
-    def _drop_oldest(self) -> None:
-        try:
-            dropped = self._waiting.get_nowait()
-        except queue.Empty:
-            return
-        if dropped is not None:
-            logger.warning("too many notices wait, so this one was not sent: %s", dropped)
 
     def _work(self) -> None:
         while (notice := self._waiting.get()) is not None:
