@@ -126,7 +126,10 @@ def _made(
 ) -> Calibration:
     record = stored.model.record
     if record.multilabel:
-        found = _label_probabilities(stored, val, progress)
+        found, sets = None, val.solver_label_sets
+        if len(val) and sets is not None:
+            scores, numbers, _ = _scored(stored, val, progress)
+            found = fit_labels(scores, sets.indicator(numbers))
         return Calibration(record.class_names, found, len(val) if found else 0)
     probabilities, fitted_rows, weighings, _, fitted_on = _without_rows(stored)
     if len(val):
@@ -140,10 +143,7 @@ def _made(
 
 
 def _without_rows(stored: StoredModel) -> tuple[ProbabilityMap | None, int, Weighings, None, str]:
-    """Return what a calibration without validation rows begins with.
-
-    The probabilities that a search fitted, or those that the loss is the likelihood of, if any.
-    """
+    """Return what a calibration without validation rows begins with: the search's, or the loss's own."""
     record = stored.model.record
     fitted = (record.config.get("chosen") or {}).get("probabilities")
     if fitted is not None:
@@ -173,16 +173,6 @@ def _calibration_rows(
         p = None if found is None else found.probabilities(scores)
         parts.append(CalibrationRows.of(scores, p, labels[start:stop], draws[start:stop]))
     return CalibrationRows(*(np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ARRAYS))
-
-
-def _label_probabilities(
-    stored: StoredModel, rows: TrainingRows, progress: Progress | None
-) -> ProbabilityMap | None:
-    sets = rows.solver_label_sets
-    if not len(rows) or sets is None:
-        return None
-    scores, numbers, _ = _scored(stored, rows, progress)
-    return fit_labels(scores, sets.indicator(numbers))
 
 
 def _save(stored: StoredModel, made: Calibration) -> None:

@@ -70,12 +70,8 @@ class Vocabulary:
             axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dim)])
             scale = float(np.maximum(spectrum[::-1][:dim], 0.0).mean())
             axes = axes / np.sqrt(scale if scale > 0.0 else 1.0)
-            options = {
-                "covariance_type": "diag",
-                "random_state": seed,
-                "max_iter": _ROUNDS,
-                "reg_covar": _SMALLEST_VARIANCE,
-            }
+            kind = {"covariance_type": "diag", "reg_covar": _SMALLEST_VARIANCE}
+            options = {**kind, "random_state": seed, "max_iter": _ROUNDS}
             mixture = learn_gmm((values - mean) @ axes, n_modes=words, gm_args=options)
         arrays = (mean, axes, mixture.weights_, mixture.means_, mixture.covariances_)
         return cls(*(np.ascontiguousarray(array, dtype=np.float32) for array in arrays))

@@ -13,6 +13,7 @@ import itertools
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -220,9 +221,10 @@ def lite0_network(folder: Path | None) -> bytes:
     """
     stem = f"efficientnet_lite0-{WEIGHTS_SHA256[:8]}-v{GRAPH}"
     for found in sorted(folder.glob(f"{stem}-*.onnx")) if folder is not None else ():
-        content = _content(found)
-        if content is not None and found.name == f"{stem}-{_digest(content)}.onnx":
-            return content
+        with suppress(OSError):
+            content = found.read_bytes()
+            if found.name == f"{stem}-{_digest(content)}.onnx":
+                return content
     made = lite0_graph(read_state(weights_path()))
     if folder is not None:
         try:
@@ -253,10 +255,3 @@ def weights_path() -> Path:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None

@@ -129,14 +129,10 @@ class OnnxNetwork:
             raise ConfigError("the backbone onnx needs a file: write onnx:network.onnx")
         path = Path(argument).expanduser().absolute()
         network = _Loaded.from_file(path)
-        source = _chosen(
-            network.inputs, config.input_name or network.sidecar.get("input_name"), "input", path
-        )
-        values = {
-            **said_by_graph(network.metadata, source.shape),
-            **network.sidecar,
-            **config.preprocessing(),
-        }
+        name = config.input_name or network.sidecar.get("input_name")
+        source = _chosen(network.inputs, name, "input", path)
+        said = said_by_graph(network.metadata, source.shape)
+        values = {**said, **network.sidecar, **config.preprocessing()}
         refuse_unknown(values, path.name, takes_bytes=source.type == "tensor(uint8)")
         return cls._make(network, values, f"{path.name}.json")
 
@@ -145,9 +141,8 @@ class OnnxNetwork:
         """Return the backbone that gave `spec`; `InputError` where the file has changed since."""
         path = Path(str(spec["file"]))
         named = {name: spec[name] for name in NAMES if name in spec}
-        made = cls._make(
-            _Loaded.from_file(path), {**spec["preprocessing"], **named}, "the stored specification"
-        )
+        known = {**spec["preprocessing"], **named}
+        made = cls._make(_Loaded.from_file(path), known, "the stored specification")
         if made.sha256 != spec["sha256"]:
             raise InputError(
                 f"{path} is not the network that made the features (SHA-256 {made.sha256[:12]}, then"

@@ -69,22 +69,20 @@ class NetworkFunction(TwoStepFunction):
 
     def _batch(self, squares: Sequence[Pixels]) -> NDArray[Any]:
         kind = INPUT_TYPES[self.network.input_type]
-        return self.network.preprocessing.laid_out(squares, normalise=kind is not np.uint8).astype(
-            kind, copy=False
-        )
+        pixels = self.network.preprocessing.laid_out(squares, normalise=kind is not np.uint8)
+        return pixels.astype(kind, copy=False)
 
     def _run(self, part: NDArray[Any], size: int) -> Features:
         missing = size - len(part) if self.network.fixed_batch else 0
         filled = np.concatenate([part, np.repeat(part[:1], missing, axis=0)]) if missing else part
         try:
-            found = np.asarray(
-                self.session.run([self.network.output_name], {self.network.input_name: filled})[0]
-            )
+            outputs = self.session.run([self.network.output_name], {self.network.input_name: filled})
         except Exception as error:
             # ONNX Runtime's own exceptions have no common base.
             raise InputError(
                 f"{self.file} does not run on an input of shape {filled.shape}: {short(error)}"
             ) from error
+        found = np.asarray(outputs[0])
         if found.ndim < 2 or found.shape[0] != len(filled) or np.prod(found.shape[2:], dtype=int) != 1:
             raise InputError(
                 f"the output {self.network.output_name} of {self.file} has shape {found.shape}, not (b, dim):"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Self
@@ -60,23 +60,14 @@ class TimmModel:
 
     @classmethod
     def _make(
-        cls,
-        model: str,
-        checkpoint: str | None,
-        preprocessing: Preprocessing | None,
-        chosen: Mapping[str, Any],
+        cls, model: str, checkpoint: str | None, known: Preprocessing | None, chosen: Mapping[str, Any]
     ) -> Self:
         network = _load(model, checkpoint)
-        found = preprocessing or _own_preprocessing(network)
-        made = cls(
-            model,
-            checkpoint,
-            _digest(network),
-            Preprocessing.from_values({**found.values(), **chosen}, "the flags of timm"),
-            0,
-        )
-        empty = np.zeros((made.preprocessing.crop, made.preprocessing.crop, 3), np.uint8)
-        return cls(**{**vars(made), "dim": made._features_of(network)([empty]).shape[1]})
+        found = known or _own_preprocessing(network)
+        values = Preprocessing.from_values({**found.values(), **chosen}, "the flags of timm")
+        made = cls(model, checkpoint, _digest(network), values, 0)
+        empty = np.zeros((values.crop, values.crop, 3), np.uint8)
+        return replace(made, dim=TimmFunction(network, values)([empty]).shape[1])
 
     @property
     def side(self) -> int:
@@ -106,9 +97,6 @@ class TimmModel:
         network = _load(self.model, self.checkpoint)
         if _digest(network) != self.sha256:
             raise InputError(f"the weights of timm's {self.model} differ on this machine")
-        return self._features_of(network)
-
-    def _features_of(self, network: Any) -> FeatureFunction:
         return TimmFunction(network, self.preprocessing)
 
 

@@ -22,19 +22,11 @@ from topline.pipeline.errors import InputError
 
 DICTIONARY, TENSOR = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
 
-KINDS = MappingProxyType(
-    {
-        "torch FloatStorage": "<f4",
-        "torch DoubleStorage": "<f8",
-        "torch HalfStorage": "<f2",
-        "torch LongStorage": "<i8",
-        "torch IntStorage": "<i4",
-        "torch ShortStorage": "<i2",
-        "torch CharStorage": "|i1",
-        "torch ByteStorage": "|u1",
-        "torch BoolStorage": "|b1",
-    }
-)
+_DTYPES = {
+    "Float": "<f4", "Double": "<f8", "Half": "<f2", "Long": "<i8", "Int": "<i4", "Short": "<i2",
+    "Char": "|i1", "Byte": "|u1", "Bool": "|b1",
+}  # fmt: skip
+KINDS = MappingProxyType({f"torch {kind}Storage": dtype for kind, dtype in _DTYPES.items()})
 
 
 class Storage(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -30,7 +30,6 @@ from topline.pipeline.evaluation.records import (
     MultilabelEvaluation,
     ProbabilityQuality,
     SetQuality,
-    SizePoint,
     Threshold,
     Tuned,
 )
@@ -206,16 +205,12 @@ def evaluate(
         threshold = asdict(labels.threshold)
         record_if_possible(stored.model.url, labels, evaluation=labels.to_dict(), threshold=threshold)
         return labels
-    evaluation = Evaluation(**facts, sizes=_known_sizes(record.evaluation, split))
+    earlier = record.evaluation or {}
+    # Accuracies by training size are of the same rows.
+    sizes = Evaluation.from_dict(earlier).sizes if earlier.get("split") == split else ()
+    evaluation = Evaluation(**facts, sizes=sizes)
     record_if_possible(stored.model.url, evaluation, evaluation=evaluation.to_dict())
     return evaluation
-
-
-def _known_sizes(earlier: Mapping[str, Any] | None, split: str) -> tuple[SizePoint, ...]:
-    """Return the accuracies by training size that an earlier evaluation on the same rows recorded."""
-    if earlier is None or earlier.get("split") != split:
-        return ()
-    return Evaluation.from_dict(earlier).sizes
 
 
 def check_split(split: str) -> None:
@@ -260,32 +255,22 @@ def _single_labels(
             ClassAccuracy(record.class_names[c], int((y == c).sum()), topk_shares(ranks[y == c], shown))
             for c in np.unique(y)
         ),
-        "confused": _confused_pairs(y, firsts, ranks, record.class_names, confused),
-        "confusion": _confusion(y, np.where(ranks > 1, firsts, y), record.m),
+        **_confusions(y, np.where(ranks > 1, firsts, y), record.class_names, confused),
         "probabilities": meter.probabilities(ranks),
         "sets": meter.sets(y, ranks),
     }
 
 
-def _confused_pairs(
-    y: NDArray[np.int64],
-    firsts: NDArray[np.int64],
-    ranks: NDArray[np.int64],
-    names: Sequence[str],
-    most: int,
-) -> tuple[Confusion, ...]:
-    wrong = ranks > 1
-    m = len(names)
-    pairs, counts = np.unique(y[wrong] * m + firsts[wrong], return_counts=True)
+def _confusions(
+    y: NDArray[np.int64], given: NDArray[np.int64], names: Sequence[str], most: int
+) -> dict[str, Any]:
+    """Return the most frequent pairs of own and `given` class, and the matrix unless classes are many."""
+    m, wrong = len(names), y != given
+    pairs, counts = np.unique(y[wrong] * m + given[wrong], return_counts=True)
     order = np.argsort(-counts, kind="stable")[:most]
-    return tuple(Confusion(names[pairs[i] // m], names[pairs[i] % m], int(counts[i])) for i in order)
-
-
-def _confusion(y: NDArray[np.int64], given: NDArray[np.int64], m: int) -> tuple[tuple[int, ...], ...]:
-    if m > MATRIX_CLASSES:
-        return ()
-    counts = np.bincount(y * m + given, minlength=m * m).reshape(m, m)
-    return tuple(map(tuple, counts.tolist()))
+    confused = tuple(Confusion(names[pairs[i] // m], names[pairs[i] % m], int(counts[i])) for i in order)
+    matrix = np.bincount(y * m + given, minlength=m * m).reshape(m, m) if m <= MATRIX_CLASSES else np.empty(0)
+    return {"confused": confused, "confusion": tuple(map(tuple, matrix.tolist()))}
 
 
 def _label_sets(

@@ -167,11 +167,8 @@ def _estimator(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
     bounds = {"primal_": "primal", "dual_": "dual", "dual_gap_": "gap", "relative_gap_": "relative_gap"}
     facts: dict[str, Any] = {name: result.get(key) for name, key in bounds.items()}
     facts = {name: math.nan if value is None else float(value) for name, value in facts.items()}
-    facts |= {
-        "status_": Status(result.get("status", "solved")),
-        "history_": (),
-        "n_iter_": result.get("passes"),
-    }
+    status = Status(result.get("status", "solved"))
+    facts |= {"status_": status, "history_": (), "n_iter_": result.get("passes")}
     for name, value in facts.items():
         setattr(made, name, value)
     return made

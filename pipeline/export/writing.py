@@ -73,14 +73,8 @@ def compressed(stored: StoredModel, most_loss: float) -> tuple[StoredModel, Comp
     labels = rows.labels()
     weights = rows.weights(record.class_weights)
     problem = spec_of_model(record).problem(*rows.shape, record.m)
-    few = compress(
-        stored.expansion,
-        as_rows(rows[0 : len(rows)], np.dtype(np.float32)),
-        labels,
-        problem,
-        most_loss,
-        weights,
-    )
+    X = as_rows(rows[0 : len(rows)], np.dtype(np.float32))
+    few = compress(stored.expansion, X, labels, problem, most_loss, weights)
     step, W = _landmarks(few.expansion)
     name = f"nystroem:{len(step.landmarks)}:{float(step.gamma[0])!r}"
     transforms = Transforms((*stored.transforms.names, name), (*stored.transforms.steps, step))
@@ -244,17 +238,17 @@ def _compared(stored: StoredModel, path: Path, form: ExportFormat) -> ExportRepo
     """Compare what was written with our own scores, on random rows and on rows of the dataset."""
     record = stored.model.record
     difference, tied = 0.0, 0
-    random, real = _rows_to_try(stored.input_width), _dataset_rows(stored)
+    # Random rows of very different sizes, and one of zeros.
+    random = np.random.default_rng(0).normal(size=(RANDOM_ROWS, stored.input_width)).astype(np.float32)
+    random *= np.geomspace(1e-2, 1e2, RANDOM_ROWS, dtype=np.float32)[:, None]
+    random[0], real = 0.0, _dataset_rows(stored)
     for rows in (random, real):
         if rows is None:
             continue
-        ours, theirs = (
-            _centred(values, record.m)
-            for values in (
-                np.asarray(stored.transforms.apply(rows) @ stored.W),
-                form.scores(path, rows),
-            )
-        )
+        ours, theirs = np.asarray(stored.transforms.apply(rows) @ stored.W), form.scores(path, rows)
+        if record.m == 2:
+            # Only the difference of the scores means anything.
+            ours, theirs = (scores - scores.mean(axis=1, keepdims=True) for scores in (ours, theirs))
         off = float(np.abs(ours - theirs).max())
         if not off <= CLOSE * max(1.0, float(np.abs(ours).max())):
             raise PipelineError(
@@ -276,11 +270,6 @@ def _compared(stored: StoredModel, path: Path, form: ExportFormat) -> ExportRepo
         top_k=min(TOP, record.m),
         tied_rows=tied,
     )
-
-
-def _centred(scores: NDArray[Any], m: int) -> NDArray[Any]:
-    """Return scores that can be compared: of two classes only the difference of the scores means anything."""
-    return scores - scores.mean(axis=1, keepdims=True) if m == 2 else scores
 
 
 def _tied_rows(ours: NDArray[Any], theirs: NDArray[Any], form: str, model: str) -> int:
@@ -311,11 +300,3 @@ def _dataset_rows(stored: StoredModel) -> NDArray[np.float32] | None:
     except (InputError, IntegrityError):
         return None
     return np.concatenate(parts, dtype=np.float32)
-
-
-def _rows_to_try(d: int) -> NDArray[np.float32]:
-    """Return random rows (r, d) of very different sizes, and one of zeros."""
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(RANDOM_ROWS, d)) * np.geomspace(1e-2, 1e2, RANDOM_ROWS)[:, None]
-    rows[0] = 0.0
-    return rows.astype(np.float32)

@@ -385,7 +385,11 @@ def _write_page(
         csv=csv_url(SCHEMA.names, [astuple(one) for one in verdicts.suspects(suspects)]),
         duplicates=_duplicates(found.duplicates),
         classes=_class_table(found),
-        boundary=_boundary_table(found.boundary),
+        boundary=Table.of(
+            "rows-that-carry-a-class",
+            [Column("class"), Column("rows", "words")],
+            [(name, ", ".join(rows)) for name, rows in found.boundary.items()],
+        ),
         created=now(),
     ).write(path)
 
@@ -414,11 +418,6 @@ def _class_table(found: Inspection) -> Table:
         [astuple(one) for one in found.classes],
         empty=empty if found.folds else "Not measured: --folds 10 holds rows out.",
     )
-
-
-def _boundary_table(found: Mapping[str, Sequence[str]]) -> Table:
-    rows = [(name, ", ".join(rows)) for name, rows in found.items()]
-    return Table.of("rows-that-carry-a-class", [Column("class"), Column("rows", "words")], rows)
 
 
 #: Bytes of rows kept in memory; each pass reads the rest again.

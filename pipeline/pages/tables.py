@@ -158,19 +158,16 @@ class ConfusionMatrix:
     @cached_property
     def orders(self) -> str:
         """The orders that the page offers, as JSON of (name, classes in order) pairs."""
-        return json.dumps([["as listed", list(range(len(self.names)))], *self._sorted()])
-
-    def _sorted(self) -> list[list[object]]:
-        totals = self.counts.sum(axis=1)
+        totals, classes = self.counts.sum(axis=1), range(len(self.names))
         right = np.diag(self.counts) / np.maximum(totals, 1)
-        worst = np.argsort(right, kind="stable")
-        by_name = sorted(range(len(self.names)), key=lambda i: self.names[i].casefold())
-        return [
-            ["by name", by_name],
-            ["worst first", worst.tolist()],
-            ["largest first", np.argsort(-totals, kind="stable").tolist()],
-            ["alike together", self._alike()],
-        ]
+        orders = {
+            "as listed": list(classes),
+            "by name": sorted(classes, key=lambda i: self.names[i].casefold()),
+            "worst first": np.argsort(right, kind="stable").tolist(),
+            "largest first": np.argsort(-totals, kind="stable").tolist(),
+            "alike together": self._alike(),
+        }
+        return json.dumps([*map(list, orders.items())])
 
     def _alike(self) -> list[int]:
         """Return an order in which classes that are often taken for each other stand side by side."""

@@ -108,14 +108,11 @@ def _cells(column: pa.ChunkedArray) -> list[str]:
     if not pa.types.is_list(column.type):
         text = "{:.7g}".format if pa.types.is_floating(column.type) else str
         return ["" if value is None else harmless(text(value)) for value in column.to_pylist()]
-    decimal = pa.types.is_floating(column.type.value_type)
-    return ["" if value is None else _json_list(value, decimal=decimal) for value in column.to_pylist()]
-
-
-def _json_list(values: list[Any], *, decimal: bool) -> str:
-    # A float32 has seven digits; Python would write what its conversion adds to them.
-    shown = [float(f"{value:.7g}") for value in values] if decimal else values
-    return without_controls(json.dumps(shown, ensure_ascii=False))
+    lists: list[list[Any] | None] = column.to_pylist()
+    if pa.types.is_floating(column.type.value_type):
+        # A float32 has seven digits; Python would write what its conversion adds to them.
+        lists = [some and [float(f"{value:.7g}") for value in some] for some in lists]
+    return ["" if some is None else without_controls(json.dumps(some, ensure_ascii=False)) for some in lists]
 
 
 #: The result of a prediction: a dataclass with a `model`, and with the places `output` and `page`.

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from topline.pipeline.errors import ClusterError, InputError, NotStoredError
 from topline.pipeline.images import Pixels, SourceImages
@@ -77,23 +76,16 @@ def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
         for low in range(0, span.rows, step):
             scores = stored.scores(stored.transforms.apply(rows[low : low + step]))
             part = slice(span.start + low, span.start + low + len(scores))
-            for name, values in _stored_arrays(task.rule.answer(scores, ids[part])).items():
-                arrays[name][low : low + step] = values
+            answers = task.rule.answer(scores, ids[part])
+            for name, out in arrays.items():
+                values = getattr(answers, name)
+                out[low : low + step] = np.packbits(values, axis=1) if name == "sets" else values
         # A rejected row's features are zeros without meaning.
         rejected = labels[span.start : span.stop] < 0
         for name, values in arrays.items():
             values[rejected] = {"classes": -1, "sets": 0}.get(name, np.nan)
         entries += task.draft.write_arrays(unit, arrays)
     return entries
-
-
-def _stored_arrays(answers: Answers) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {"classes": answers.classes, "scores": answers.scores}
-    if answers.probabilities is not None:
-        found["probabilities"] = answers.probabilities
-    if answers.sets is not None:
-        found["sets"] = np.packbits(answers.sets, axis=1)
-    return found
 
 
 _model_lock = threading.Lock()
@@ -123,7 +115,10 @@ def dataset_tables(found: StoredPredictions, dataset: Dataset) -> Iterator[pa.Ta
     A rejected row has no label and no lists; empty lists mean that no label is above the threshold.
     """
     ids, labels = dataset.sample_ids(), dataset.labels()
-    words = np.array([*_label_names(dataset), None], dtype=object)
+    sets, names = dataset.label_sets(), dataset.info.class_names
+    if sets is not None:
+        names = tuple(";".join(names[code] for code in classes.tolist()) for classes in sets)
+    words = np.array([*names, None], dtype=object)
     splits = np.array(sorted(SPLITS, key=lambda name: SPLITS[name]), dtype=object)[dataset.split()]
     errors = dataset.manifest()["error"]
     schema = table_schema("sample_id", sets=found.sets is not None)
@@ -168,15 +163,6 @@ def set_sizes(found: StoredPredictions, dataset: Dataset, rule: AnswerRule) -> d
         "mean_size": float(sizes.mean()) if len(sizes) else 0.0,
         "empty": int(np.count_nonzero(sizes == 0)),
     }
-
-
-def _label_names(dataset: Dataset) -> Sequence[str]:
-    """Return the text of every label: a class, or the classes of a label set joined by semicolons."""
-    sets = dataset.label_sets()
-    names = dataset.info.class_names
-    if sets is None:
-        return names
-    return [";".join(names[code] for code in classes.tolist()) for classes in sets]
 
 
 @dataclass(frozen=True)
@@ -239,7 +225,10 @@ def predict_dataset(
     found = StoredPredictions.find(store, key)
 
     def published(keeper: Store) -> StoredPredictions:
-        draft = _draft(keeper, key, dataset, rule, record.m)
+        probable, set_classes = rule.probabilities is not None, 0 if rule.sets is None else record.m
+        draft = PredictionsDraft.begin(
+            keeper, key, dataset.plan, rule.top_k, probabilities=probable, set_classes=set_classes
+        )
         task = BatchTask(stored.model.url, dataset, draft, rule, stored.kernel is not None)
         named = {**facts, "class_names": list(record.class_names)}
         try:
@@ -290,14 +279,6 @@ def _facts(stored: StoredModel, dataset: Dataset, rule: AnswerRule) -> dict[str,
         "dataset_digest": dataset.info.digest,
         **rule.facts(),
     }
-
-
-def _draft(store: Store, key: str, dataset: Dataset, rule: AnswerRule, m: int) -> PredictionsDraft:
-    """Begin the predictions of a dataset, with arrays for the rule's answers."""
-    probable, set_classes = rule.probabilities is not None, 0 if rule.sets is None else m
-    return PredictionsDraft.begin(
-        store, key, dataset.plan, rule.top_k, probabilities=probable, set_classes=set_classes
-    )
 
 
 def _shown(
@@ -379,7 +360,10 @@ def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iter
     while waiting:
         workers = calls.wait_for_workers(hoped, cluster.worker_wait)
         hoped = max(hoped, len(workers))
-        assigned = _assigned(waiting, list(workers), max(1, CALL_BYTES // max(1, unit_bytes)))
+        # The first waiting units, equally many to each worker.
+        each = max(1, min(CALL_BYTES // max(1, unit_bytes), len(waiting) // len(workers)))
+        runs = (waiting[first : first + each] for first in range(0, len(waiting), each))
+        assigned = dict(zip(workers, runs, strict=False))
         try:
             answers = calls.run(
                 [Call(worker, predict_units, (task, units)) for worker, units in assigned.items()]
@@ -397,13 +381,6 @@ def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iter
         calls.run([Call(worker, forget_model, ()) for worker in calls.trusted_workers()])
     except (WorkersLost, ClusterError) as error:
         logger.debug("a worker still holds the model: %s", error)
-
-
-def _assigned(waiting: Sequence[int], workers: Sequence[str], most: int) -> Mapping[str, list[int]]:
-    """Assign the first waiting units, equally many to each worker and at most `most`."""
-    each = max(1, min(most, len(waiting) // len(workers)))
-    assigned = {worker: list(waiting[i * each : (i + 1) * each]) for i, worker in enumerate(workers)}
-    return {worker: units for worker, units in assigned.items() if units}
 
 
 @contextmanager

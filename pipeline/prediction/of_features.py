@@ -128,7 +128,7 @@ class NewFeatures:
     stored: StoredModel
     source: FeatureFile
     taken: list[int] | None
-    ids: Sequence[str]
+    names: Sequence[str]
     labels: Sequence[str | None]
     splits: Sequence[str | None]
     known: Mapping[bytes, str] = field(default_factory=dict)
@@ -138,11 +138,6 @@ class NewFeatures:
         """Return the same rows with their splits in the model's dataset, whatever the file says of them."""
         known, kind = _known(self.stored)
         return replace(self, splits=[None] * self.source.n, known=known, kind=kind)
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The ids of all rows."""
-        return self.ids
 
     def blocks(self, count: int, progress: Progress | None = None) -> Iterator[tuple[int, NewRows]]:
         """Yield the first `count` rows in order, each block with the index of its first row."""
@@ -159,24 +154,22 @@ class NewFeatures:
             found = self.source.rows(start, stop)
         X = checked_rows(self.source, found, start, "float32")
         taken = X if self.taken is None else X[:, self.taken]
-        rows = self.stored.transforms.apply(_as_in_training(self.stored, taken))
+        # In a layout that the model's transforms and kernel take.
+        stored, model_rows = self.stored, taken
+        if stored.kernel is not None and issparse(stored.expansion.rows):
+            model_rows = csr_matrix(taken)
+        elif stored.kernel is not None or not all(step.keeps_sparse for step in stored.transforms.steps):
+            model_rows = taken.toarray() if isinstance(taken, csr_matrix) else taken
+        rows = stored.transforms.apply(model_rows)
         splits = self.splits[start:stop]
         if self.known:
             splits = [self.known.get(digest) for digest in _contents(taken, self.kind)]
         errors = [None] * (stop - start)
-        return NewRows(self.ids[start:stop], rows, self.stored.scores(rows), splits, errors)
+        return NewRows(self.names[start:stop], rows, stored.scores(rows), splits, errors)
 
     def picture(self, _: int, __: Mapping[str, Any] | None = None) -> Pixels:
         """Raise `InputError`: features have no picture."""
         raise InputError("a file of features has no pictures")
-
-
-def _as_in_training(stored: StoredModel, X: Any) -> Any:
-    """Return rows X (r, d), dense or CSR, in a layout that the model's transforms and kernel take."""
-    if stored.kernel is not None and issparse(stored.expansion.rows):
-        return csr_matrix(X)
-    sparse = stored.kernel is None and all(step.keeps_sparse for step in stored.transforms.steps)
-    return X.toarray() if isinstance(X, csr_matrix) and not sparse else X
 
 
 def _taken(stored: StoredModel, source: FeatureFile) -> list[int] | None:

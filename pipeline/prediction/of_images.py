@@ -179,16 +179,9 @@ class NewImages:
         for start in range(0, len(items), self.config.batch):
             rows = [ImageRow(item) for item in items[start : start + self.config.batch]]
             X = np.asarray(self.stored.transforms.apply(describer.describe(network, rows)), dtype=np.float64)
-            yield (
-                start,
-                NewRows(
-                    [row.item.sample_id for row in rows],
-                    X,
-                    self.stored.scores(X),
-                    [self.truth.split(row) for row in rows],
-                    [row.error for row in rows],
-                ),
-            )
+            splits, errors = [self.truth.split(row) for row in rows], [row.error for row in rows]
+            ids = [row.item.sample_id for row in rows]
+            yield start, NewRows(ids, X, self.stored.scores(X), splits, errors)
             advance(progress, len(rows))
 
     def picture(self, place: int, _: Mapping[str, Any] | None = None) -> Pixels:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -158,9 +159,13 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
     copies = manifest.filter(pc.and_(pc.equal(manifest["status"], "duplicate"), out))
     shown = [row for part in (bad, copies) for row in part.slice(0, REJECTED_SHOWN).to_pylist()]
     gallery, worst = images_to_show(stored, manifest, read_image)
+    run = RunView()
+    with suppress(NotFoundError):
+        # It may have been deleted since.
+        run = view_run(stored.model.store, record.run) if record.run else run
     return ReportData(
         record=record,
-        run=_run(stored),
+        run=run,
         counts={split: dataset.info.counts.get(split, 0) for split in USED_SPLITS},
         gallery=gallery,
         worst=worst,
@@ -170,15 +175,6 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
         duplicates=copies.num_rows,
         created=created,
     )
-
-
-def _run(stored: StoredModel) -> RunView:
-    """Return the run that made the model; empty if it was deleted since."""
-    record = stored.model.record
-    try:
-        return view_run(stored.model.store, record.run) if record.run else RunView()
-    except NotFoundError:
-        return RunView()
 
 
 def render_report(data: ReportData) -> str:
@@ -202,7 +198,7 @@ def render_report(data: ReportData) -> str:
         unit=unit_of(record),
         answer=answer_words(evaluation, unit_of(record)),
         matrix=confusion_matrix(evaluation, record.class_names),
-        charts=run_charts(data.run.columns, _tolerance(record.config, record.certificate)),
+        charts=run_charts(data.run.columns, (record.certificate or record.config).get("tol")),
         work_charts=work_charts(data.run),
         work_facts=work_facts(data.run),
         events=event_table(data.run),
@@ -240,7 +236,10 @@ def report_tiles(
             error = percent(evaluation.probabilities.calibration_error)
             tiles.append(Tile("calibration error", error, "how far probabilities are off"))
     tone, words = verdict(record.certificate, record.result)
-    figure, note = _gap(record)
+    convex = record.result.get("gap_kind") != "none"
+    figure, note = DASH, "run topline certify" if convex else "the loss is not convex"
+    if record.certificate is not None:
+        figure, note = gap(record.certificate["relative_gap"]), "relative gap"
     if settled is not None:
         note = f"of answers are the optimum's, relative gap {figure}"
         figure = f"\u2265 {percent(settled)}"
@@ -253,14 +252,6 @@ def _between(interval: Interval | None) -> str:
         return ""
     low, high = (f"{100.0 * end:.1f}" for end in interval)
     return f"between {low} and {high}, of "
-
-
-def _gap(record: ModelRecord) -> tuple[str, str]:
-    """Return the figure and the note of the certificate's tile."""
-    if record.certificate is not None:
-        return gap(record.certificate["relative_gap"]), "relative gap"
-    none = record.result.get("gap_kind") == "none"
-    return DASH, "the loss is not convex" if none else "run topline certify"
 
 
 def settled_words(gallery: Gallery, unit: str) -> str:
@@ -333,8 +324,3 @@ def verdict(
     if certificate.get("valid", True):
         return "fair", "Gap above the tolerance"
     return "bad", "Certificate refused"
-
-
-def _tolerance(config: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> float | None:
-    tol = certificate["tol"] if certificate else config.get("tol")
-    return None if tol is None else float(tol)

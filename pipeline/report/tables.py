@@ -119,12 +119,8 @@ def class_table(evaluation: Evaluation) -> Table:
 def pair_table(evaluation: Evaluation) -> Table:
     """Return the most frequent confusions, both ways together; a way that is not among them is not known."""
     columns = (
-        NAME,
-        Column("and"),
-        ROWS,
-        Column("taken for it", "n", count),
-        Column("the other way", "n", count),
-    )
+        NAME, Column("and"), ROWS, Column("taken for it", "n", count), Column("the other way", "n", count),
+    )  # fmt: skip
     counts = {(pair.true, pair.predicted): pair.count for pair in evaluation.confused}
     known = sum(counts.values()) >= round(evaluation.rows * (1.0 - evaluation.topk[1]))
     rows = []

@@ -17,6 +17,7 @@ from topline.solvers.core.rows import as_rows, stacked
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import Loss, loss_from_dict
 from topline.solvers.run import solve
+from topline.storage.records import json_object
 
 logger = logging.getLogger(__name__)
 
@@ -57,14 +58,9 @@ def measure_training_sizes(
     except InvalidProblemError as error:
         return f"the loss of the model cannot be read any more: {error}"
     points = _Curve(stored, loss, evaluation, progress).points(rows, sizes)
-    measured = {**record.evaluation, "sizes": [_plain(point) for point in points]}
+    measured = {**record.evaluation, "sizes": [json_object(point) for point in points]}
     record_if_possible(stored.model.url, measured, evaluation=measured)
     return ""
-
-
-def _plain(point: SizePoint) -> dict[str, Any]:
-    topk = {str(k): share for k, share in point.topk.items()}
-    return {"rows": point.rows, "topk": topk, "error": point.error}
 
 
 def _obstacle(stored: StoredModel) -> str:

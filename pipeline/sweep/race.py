@@ -305,7 +305,9 @@ def _out_by_race(standings: Sequence[Standing], tol: float, confidence: float) -
 def _leads(one: Standing, behind: Standing, tol: float, chance: float) -> bool:
     """Return whether a cell leads another, beyond a chance and both movements."""
     ahead, both = lead(one, behind), _both(one, behind)
-    if ahead < 0.0 or (ahead == 0.0 and not _comes_before(one, behind)):
+    # Of two equals the one with more folds leads, then the smaller C.
+    mine, others = ((-len(each.parts), each.cell.C, each.cell.variant.name) for each in (one, behind))
+    if ahead < 0.0 or (ahead == 0.0 and mine >= others):
         return False
     if not all(left.by_group and right.by_group for left, right in both):
         return False
@@ -341,12 +343,6 @@ def _log_choose(n: float, k: Any) -> Any:
 def _both(one: Standing, other: Standing) -> list[tuple[Outcome, Outcome]]:
     """Return both cells' findings on the folds that both have seen."""
     return list(zip(one.parts, other.parts, strict=False))
-
-
-def _comes_before(one: Standing, other: Standing) -> bool:
-    """Return whether `one` stays of two equals: the one with more folds, then the smaller C."""
-    mine, others = ((-len(each.parts), each.cell.C, each.cell.variant.name) for each in (one, other))
-    return mine < others
 
 
 #: A path of up to this many cells begins with all of them, a longer one with about as many,

@@ -82,12 +82,11 @@ class SweepCell(SkippedCell):
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A finished sweep.
+    """A finished sweep; its cells are compared by `metric`.
 
-    Cells are compared by `metric`.  `best` has the highest mean; `simplest` is the smallest C on its path
-    within one standard error.  `at_edge` says that the best C is the largest or smallest of several, so that
-    a wider grid may hold a better one.  `passes` and `seconds` are sums over cells and folds, `elapsed` is
-    wall time of what was not resumed.  `page` is the location of the page, `skipped` the cells not in
+    `best` has the highest mean; `simplest` is the smallest C on its path within one standard error.
+    `at_edge` says that the best C is the largest or smallest of several.  `passes` and `seconds` are sums
+    over cells and folds, `elapsed` is wall time of what was not resumed.  `skipped` are the cells not in
     `cells`.
     """
 
@@ -216,7 +215,9 @@ def render(result: SweepResult) -> str:
         tiles=tiles(result),
         cells=cell_table(_rows(result)),
         accuracy=accuracy_plot(paths, result),
-        cost=cost_plot(paths),
+        cost=line_chart(
+            _lines(paths, "passes"), x_label="C", y_label="passes, all folds", log=True, log_x=True
+        ),
         partial=any(0 < cell.folds < result.folds for cell in result.cells),
         created=now(),
     ).html
@@ -254,12 +255,6 @@ def accuracy_plot(paths: Paths, result: SweepResult) -> Markup:
         for line, cells in zip(_lines(paths, "mean"), paths.values(), strict=True)
     ]
     return line_chart(lines, x_label="C", y_label=f"{result.accuracy} accuracy", log_x=True, most=1.0)
-
-
-def cost_plot(paths: Paths) -> Markup:
-    """Draw the passes of the cells of all paths."""
-    lines = _lines(paths, "passes")
-    return line_chart(lines, x_label="C", y_label="passes, all folds", log=True, log_x=True)
 
 
 def _lines(paths: Paths, figure: str) -> list[Series]:

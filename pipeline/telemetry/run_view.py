@@ -20,24 +20,12 @@ from topline.storage.stores import Store
 
 #: Columns whose extremes are kept in every stretch of rounds.
 LEVELS: Final = (
-    "primal",
-    "dual",
-    "relative_gap",
-    "stationarity",
-    "step",
-    "active",
-    "memory_bytes",
-    "held_out",
-)
+    "primal", "dual", "relative_gap", "stationarity", "step", "active", "memory_bytes", "held_out",
+)  # fmt: skip
 #: Columns that are summed over the rounds that a row stands for.
 SUMS: Final = (
-    "seconds_products",
-    "seconds_kernels",
-    "seconds_waiting",
-    "bytes_sent",
-    "bytes_received",
-    "bytes_read",
-)
+    "seconds_products", "seconds_kernels", "seconds_waiting", "bytes_sent", "bytes_received", "bytes_read",
+)  # fmt: skip
 COLUMNS: Final = ("round", "passes", "seconds", "at", "best_gap", *LEVELS, *SUMS)
 
 Rows: TypeAlias = NDArray[np.float64]
@@ -70,7 +58,9 @@ class RunTable:
             if record["round"] <= reached:
                 self._append(batch)
                 batch = []
-                self._go_back(record["round"])
+                # The rounds from here on are repeated.
+                self.repeated += int(self._reached()) - record["round"] + 1
+                self._rows = self._rows[: np.searchsorted(self._rows[:, 0], record["round"])]
             reached = record["round"]
             batch.append(_row_of(record))
         self._append(batch)
@@ -82,11 +72,6 @@ class RunTable:
 
     def _reached(self) -> float:
         return float(self._rows[-1, 0]) if len(self._rows) else -1.0
-
-    def _go_back(self, to: int) -> None:
-        """Drop the rounds from `to` on, which will be repeated."""
-        self.repeated += int(self._reached()) - to + 1
-        self._rows = self._rows[: np.searchsorted(self._rows[:, 0], to)]
 
     def _append(self, batch: list[list[float]]) -> None:
         if not batch:
@@ -163,13 +148,10 @@ MOST_STRETCHES = 512
 class WorkerTimeline:
     """One worker of a run.
 
-    Attributes
-    ----------
-    name : such as its address, or that of a thread.
-    rows, memory_bytes : what it held at its last activity.
-    here : whether the last record that names workers names it.
-    seconds_busy : seconds in which it worked, over all of the run.
-    at, busy : ends of stretches of time, seconds since 1970, and the seconds of each in which it worked.
+    `name` is its address, or that of a thread; `rows` and `memory_bytes` are what it held at its last
+    activity, and `here` says whether the last record that names workers names it.  It worked `seconds_busy`
+    in all; `at` are ends of stretches of time, in seconds since 1970, and `busy` the seconds of each in which
+    it worked.
     """
 
     name: str
@@ -202,11 +184,7 @@ class WorkerTimelines:
         self._taken += 1
         for worker in activity:
             line = self._timelines.setdefault(worker["name"], _Timeline())
-            line.rows, line.memory_bytes, line.heard = (
-                worker["rows"],
-                worker["memory_bytes"],
-                self._taken,
-            )
+            line.rows, line.memory_bytes, line.heard = worker["rows"], worker["memory_bytes"], self._taken
             line.at.append(at)
             line.busy.append(worker["seconds_busy"])
             if len(line.at) > 2 * MOST_STRETCHES:
@@ -219,16 +197,11 @@ class WorkerTimelines:
         """Return the workers in the order in which they came."""
         return tuple(
             WorkerTimeline(
-                name,
-                line.rows,
-                line.memory_bytes,
-                line.heard == self._taken,
-                sum(line.busy),
-                np.asarray(line.at),
-                np.asarray(line.busy),
+                name, line.rows, line.memory_bytes, line.heard == self._taken, sum(line.busy),
+                np.asarray(line.at), np.asarray(line.busy),
             )
             for name, line in self._timelines.items()
-        )
+        )  # fmt: skip
 
 
 #: "running" and "publishing" also where the process was killed: then `heard` stays where it is.
@@ -556,26 +529,22 @@ def _rounds_left(t: Floats, logs: Floats, goal: float) -> tuple[float, float, fl
     laws = [_line(t, logs), _line(np.log1p(t), logs)]
     errors = [law.error for law in laws]
     ranges = []
-    for law, rounds_of in zip(laws, (_linear, _logarithmic), strict=True):
+    for law, rounds_of in zip(laws, (_in_rounds, _in_log_rounds), strict=True):
         if law.error <= PLAUSIBLE * min(errors) + 1e-18 * len(t):
             drop, spread = logs[-1] - goal, law.errors * law.scatter
-            ranges.append(
-                (
-                    rounds_of(t[-1], drop, law.slope),
-                    rounds_of(t[-1], max(drop - spread, 0.0), law.slope - law.errors * law.slope_error),
-                    rounds_of(t[-1], drop + spread, law.slope + law.errors * law.slope_error),
-                    law.error,
-                )
-            )
+            steep, flat = (law.slope + sign * law.errors * law.slope_error for sign in (-1.0, 1.0))
+            least = rounds_of(t[-1], max(drop - spread, 0.0), steep)
+            most = rounds_of(t[-1], drop + spread, flat)
+            ranges.append((rounds_of(t[-1], drop, law.slope), least, most, law.error))
     best = min(ranges, key=lambda one: one[3])
     return best[0], min(one[1] for one in ranges), max(one[2] for one in ranges)
 
 
-def _linear(_: float, drop: float, slope: float) -> float:
+def _in_rounds(_: float, drop: float, slope: float) -> float:
     return drop / -slope if slope < 0.0 else math.inf
 
 
-def _logarithmic(now: float, drop: float, slope: float) -> float:
+def _in_log_rounds(now: float, drop: float, slope: float) -> float:
     steps = drop / -slope if slope < 0.0 else math.inf
     return (1.0 + now) * math.expm1(steps) if steps < 100.0 else math.inf
 

@@ -84,10 +84,8 @@ class CronLine:
         full = [len(some) == count for some, count in zip(allowed, (60, 24, 31, 12, 7), strict=True)]
         if not cron.day_and:
             full[2] = full[4] = full[2] or full[4]
-        plain = [
-            "*" if is_full else ",".join(map(str, sorted(some)))
-            for some, is_full in zip(allowed, full, strict=True)
-        ]
+        pairs = zip(allowed, full, strict=True)
+        plain = ("*" if is_full else ",".join(map(str, sorted(some))) for some, is_full in pairs)
         return cls(text, " ".join(plain), not cron.day_and)
 
     def after(self, time: datetime, zone: ZoneInfo) -> datetime:
@@ -193,8 +191,8 @@ def pulse(
 ) -> Iterator[Note]:
     """Record in the store that the schedule is served, every half minute, and at the end that it is not.
 
-    Yields a function that records more.  `clock` gives the time as records write it; `wait` waits for an
-    event for at most some seconds and returns whether it is set.  A failed write is retried at the next beat.
+    Yields a function that records more; a failed write is retried at the next beat.  `clock` gives the time
+    as records write it, and `wait` waits for an event for at most some seconds and returns whether it is set.
     """
     known = replace(
         known_runs(store),
@@ -235,10 +233,9 @@ def pulse(
 
 @contextmanager
 def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> Iterator[None]:
-    """Record the outcome of a deployment's run if no process serves the schedule; otherwise that one does.
+    """Record the outcome of a deployment's run, unless a process serves the schedule and does so.
 
-    A killed run leaves no outcome: the next one finds it in progress and counts it as a failure.  A run that
-    somebody stopped is none.
+    A run that was killed leaves no outcome: the next one counts it as a failure.
     """
     found = before = known_runs(store)
     alive = not before.deployment and before.beat and not before.ended

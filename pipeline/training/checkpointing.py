@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,13 +15,13 @@ from numpy.typing import NDArray
 
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
-from topline.pipeline.telemetry import Forecast, HistoryRecorder, TimeLeft
+from topline.pipeline.telemetry import Forecast, HistoryRecorder
 from topline.solvers.core.codec import decoded, encoded
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.state import IterationRecord, Point, SolveResult, SolverState
 from topline.solvers.counts import how_many
 from topline.solvers.executors import Executor, SerialExecutor
-from topline.solvers.methods import Choice, change_of_method
+from topline.solvers.methods import change_of_method
 from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.storage.arrays import DualSource, DualWriter, StoredDuals
 from topline.storage.errors import StorageError
@@ -155,7 +156,10 @@ class RunRecorder:
         """Record one round; return whether to continue."""
         self.latest = state
         self._note_repetitions()
-        self._note_change(change_of_method(state))
+        choice = change_of_method(state)
+        if self._method not in (None, choice.method):
+            self.note({"event": "note", "reason": choice.why})
+        self._method = choice.method
         now = time.monotonic()
         seen = self._looked(state)
         facts = self._history.round(record, **seen)
@@ -163,7 +167,10 @@ class RunRecorder:
         if self._progress is not None:
             self._progress.advance(record.passes - self._passes)
             self._passes = record.passes
-            self._progress.note({**facts, **self._seen, "left": self._left_after(facts, now)})
+            self._forecast.take(facts)
+            if now - self._forecast_at >= FORECAST_SECONDS:
+                self._forecast_at, self._left = now, self._forecast.left()
+            self._progress.note({**facts, **self._seen, "left": self._left})
         if self._pace.is_due(now):
             self.save(state)
         return not self._flag
@@ -191,12 +198,6 @@ class RunRecorder:
             self._repeated = repeated
             reason = f"{how_many(repeated - before, 'requests')} to the store were repeated"
             self.note({"event": "store-retried", "requests": repeated - before, "reason": reason})
-
-    def _note_change(self, choice: Choice) -> None:
-        """Record a change of the method during the run."""
-        if self._method not in (None, choice.method):
-            self.note({"event": "note", "reason": choice.why})
-        self._method = choice.method
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Append an event to the history."""
@@ -227,12 +228,6 @@ class RunRecorder:
         """Write pending records, and the `reason` why the run stops; None if it finished."""
         self._history.close(self._flag.reason if reason is None and self._flag else reason)
 
-    def _left_after(self, facts: Mapping[str, Any], now: float) -> TimeLeft | None:
-        self._forecast.take(facts)
-        if now - self._forecast_at >= FORECAST_SECONDS:
-            self._forecast_at, self._left = now, self._forecast.left()
-        return self._left
-
     def __enter__(self) -> Self:
         return self
 
@@ -247,16 +242,11 @@ class RunRecorder:
                 raise
 
 
-@dataclass(frozen=True)
-class _ScaledWriter:
-    """Writes rows times a share."""
-
-    writer: DualWriter
-    share: float
-
-    def write(self, blocks: Iterable[tuple[int, int, NDArray[Any]]]) -> list[FileEntry]:
-        """Write runs of rows, each times the share, and return the files."""
-        return self.writer.write((start, stop, self.share * rows) for start, stop, rows in blocks)
+def _write_scaled(
+    writer: DualWriter, share: float, blocks: Iterable[tuple[int, int, NDArray[Any]]]
+) -> list[FileEntry]:
+    """Write runs of rows, each times the share, and return the files."""
+    return writer.write((start, stop, share * rows) for start, stop, rows in blocks)
 
 
 def written_where_held(
@@ -265,7 +255,7 @@ def written_where_held(
     """Return what writes a share of an executor's A, after `pending_step`, from where its rows are held."""
 
     def write(writer: DualWriter) -> Sequence[FileEntry]:
-        scaled = writer if share == 1.0 else _ScaledWriter(writer, share)
-        return executor.map_duals(scaled.write, pending_step)
+        write_rows = writer.write if share == 1.0 else partial(_write_scaled, writer, share)
+        return executor.map_duals(write_rows, pending_step)
 
     return write

@@ -92,7 +92,9 @@ def open_executor(
             if ours is None and plan.may_share:
                 run = _on_workers(run, found, cluster)
                 plan = run.plan
-        memory = ours or _memory_of_workers(plan, cluster, found)
+        workers = {} if found is None else known_workers(found, cluster.worker_wait)
+        limits = [int(worker["memory_limit"] or 0) for worker in workers.values()]
+        memory = ours or plan_on_workers(limits, _size(plan, PICKED_ROWS), cluster.cache_bytes)
         kernel = factored_kernel(run, found, progress, flag)
         rows = plan.rows if kernel is None else TrainingRows(FactorDataset(plan.rows.dataset, kernel))
         bounds = plan.bounds_of(rows)
@@ -156,13 +158,6 @@ def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, picked: int) -> tupl
     return memory, CPU_COUNT
 
 
-def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> MemoryPlan:
-    """Share the memory of a running cluster's workers."""
-    found = {} if client is None else known_workers(client, cluster.worker_wait)
-    limits = [int(worker["memory_limit"] or 0) for worker in found.values()]
-    return plan_on_workers(limits, _size(plan, PICKED_ROWS), cluster.cache_bytes)
-
-
 def _size(plan: TrainingPlan, picked: int) -> ProblemSize:
     """Return the sizes of a training: on features, on columns of a kernel, or on the factor of its matrix."""
     n, d, m, kernel = len(plan.rows), plan.rows.shape[1], plan.problem.m, plan.spec.kernel
@@ -196,38 +191,29 @@ class Layout:
 
 
 def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> Layout:
-    """Return how to train on a local cluster; a running one, or none, is left as it is."""
+    """Return how to train on a local cluster: with workers that have blocks and fit the memory limit.
+
+    A running cluster, or none, is left as it is.
+    """
     if cluster.workers == 0 or client is not None or cluster.scheduler is not None:
         return Layout(cluster)
-    return _by_memory(plan, _by_blocks(plan, cluster))
-
-
-def _by_blocks(plan: TrainingPlan, cluster: ClusterConfig) -> Layout:
-    """Use at most as many workers as blocks; a kernel's rows are those of its future factor."""
-    if plan.spec.kernel is not None:
-        return Layout(cluster)
-    asked = worker_count(cluster)
-    blocks = len(plan.bounds) - 1
-    if blocks >= asked:
-        return Layout(cluster)
-    fitted = _with_workers(cluster, blocks)
-    # The default is the number of cores, which nobody chose: no note.
-    said = _why(plan, blocks, asked, fitted.threads_per_worker)
-    return Layout(fitted, () if cluster.workers is None else (said,))
-
-
-def _by_memory(plan: TrainingPlan, layout: Layout) -> Layout:
-    """Use as many workers as the memory limit allows, or none."""
-    cluster = layout.cluster
+    notes: tuple[str, ...] = ()
+    asked, blocks = worker_count(cluster), len(plan.bounds) - 1
+    # A kernel's rows are those of its future factor.
+    if plan.spec.kernel is None and blocks < asked:
+        fitted = _with_workers(cluster, blocks)
+        if cluster.workers is not None:
+            # The default is the number of cores, which nobody chose: no note.
+            notes = (_why(plan, blocks, asked, fitted.threads_per_worker),)
+        cluster, asked = fitted, blocks
     if holds(plan, cluster):
-        return layout
-    asked, alone = worker_count(cluster), cluster.model_copy(update={"workers": 0})
+        return Layout(cluster, notes)
     for workers in range(asked - 1, 0, -1):
         fewer = _with_workers(cluster, workers)
         if holds(plan, fewer):
-            note = _FEWER_FIT.format(cluster.memory_limit, workers, asked)
-            return Layout(fewer, (*layout.notes, note))
-    return Layout(alone, (*layout.notes, _NONE_FITS.format(cluster.memory_limit)))
+            return Layout(fewer, (*notes, _FEWER_FIT.format(cluster.memory_limit, workers, asked)))
+    alone = cluster.model_copy(update={"workers": 0})
+    return Layout(alone, (*notes, _NONE_FITS.format(cluster.memory_limit)))
 
 
 def _with_workers(cluster: ClusterConfig, workers: int) -> ClusterConfig:

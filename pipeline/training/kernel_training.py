@@ -97,8 +97,12 @@ def kernel_of_rows(
     try:
         entries = _computed(task, client, progress, stop)
         begin(progress, "factor the kernel")
-        F = _factored(task, entries)
-        return task.draft.publish(key, entries, _row_blocks(F), facts)
+        F = _factored(task, entries).astype(np.float32)
+        starts = range(0, len(F), COLUMN_TILE)
+        blocks = (
+            (start, min(start + COLUMN_TILE, len(F)), F[start : start + COLUMN_TILE]) for start in starts
+        )
+        return task.draft.publish(key, entries, blocks, facts)
     except BaseException:
         task.draft.discard()
         raise
@@ -108,27 +112,19 @@ def _computed(
     task: KernelTask, client: Client | None, progress: Progress | None, stop: Callable[[], bool]
 ) -> list[FileEntry]:
     """Compute and write every shard."""
-    runs = _runs(task.draft.plan.units, task.draft.plan.shard_rows)
+    # Runs of about one tile of rows.
+    units, step = task.draft.plan.units, max(1, ROW_TILE // task.draft.plan.shard_rows)
+    runs = [(first, min(units, first + step)) for first in range(0, units, step)]
     entries: list[FileEntry] = []
-    local = client is None or task.draft.store.url.startswith("memory://")
-    done = _here(task, runs) if local or client is None else _on_workers(task, runs, client)
+    done: Iterator[list[FileEntry]] = (compute_units(task, *run) for run in runs)
+    if client is not None and not task.draft.store.url.startswith("memory://"):
+        done = _on_workers(task, runs, client)
     for written in done:
         entries += written
         advance(progress, sum(entry.rows[1] - entry.rows[0] for entry in written if entry.rows))
         if stop():
             raise StopAskedError
     return sorted(entries)
-
-
-def _runs(units: int, shard_rows: int) -> list[tuple[int, int]]:
-    """Cut the units into runs of about one tile of rows."""
-    step = max(1, ROW_TILE // shard_rows)
-    return [(first, min(units, first + step)) for first in range(0, units, step)]
-
-
-def _here(task: KernelTask, runs: list[tuple[int, int]]) -> Iterator[list[FileEntry]]:
-    for first, last in runs:
-        yield compute_units(task, first, last)
 
 
 def _on_workers(task: KernelTask, runs: list[tuple[int, int]], client: Client) -> Iterator[list[FileEntry]]:
@@ -212,18 +208,12 @@ def _factored(task: KernelTask, entries: list[FileEntry]) -> NDArray[np.float64]
     return F if F.shape[1] else np.zeros((n, 1))
 
 
-def _row_blocks(F: NDArray[np.float64]) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
-    for start in range(0, len(F), COLUMN_TILE):
-        rows = F[start : start + COLUMN_TILE]
-        yield start, start + len(rows), rows.astype(np.float32)
-
-
 def factored_kernel(
     run: Run, client: Client | None, progress: Progress | None, flag: StopFlag
 ) -> StoredKernel | None:
-    """Return the factored kernel matrix of a run's rows, computed if need be; None if the run needs none.
+    """Return the factored kernel matrix of a run's rows, or None; raise as `kernel_of_rows`.
 
-    Raises `InterruptedRunError` once `flag` is set, and what `kernel_of_rows` raises.
+    Raises `InterruptedRunError` once `flag` is set.
     """
     plan = run.plan
     kernel = plan.spec.kernel

@@ -61,7 +61,7 @@ RUN_BYTES = 16 << 20
 #: Share of common rows from which two trainings count as near.
 _NEAR = 0.9
 #: Settings that near trainings share.
-_SAME = ("loss", "k", "C", "smoothing", "smoothing_kind")
+_SAME = {"loss", "k", "C", "smoothing", "smoothing_kind"}
 #: Settings that a model does not pass on: where and how long its training ran, and its start.
 _OWN = {"store", "dataset", "resume", "start_from", "checkpoint_seconds", "certify", "chosen"}
 #: Settings that concern one loss and are not passed on to another.
@@ -131,11 +131,9 @@ class TrainingPlan:
     """What is trained: rows, problem, blocks and start; a value without anything on disk.
 
     `config` is resolved (dataset id, k) and `spec` is its meaning, with the method of `choice` and the
-    kernel's parameters fitted to the rows.  With a kernel, blocks compute it on demand and keep the scores of
-    their rows (`on_blocks`), or the rows of a factor of its matrix replace the features
-    (`topline.pipeline.training.kernel_training`).  The blocks hold dual variables with `keep_duals`, and the
-    model is stored with them with `stores_duals`.  `start` is the start from an earlier model, or None.
-    `shared` says how workers share a hinge, None before that is decided, or if nothing is to decide.
+    kernel's parameters fitted to the rows.  With a kernel, blocks compute it on demand (`on_blocks`), or the
+    rows of a factor of its matrix replace the features.  The blocks hold dual variables with `keep_duals`,
+    and the model with `stores_duals`.  `shared` says how workers share a hinge, None if nothing is to decide.
     """
 
     config: TrainConfig
@@ -379,7 +377,8 @@ def _starting_point(plan: TrainingPlan, model: str) -> StartingPoint:
         return StartingPoint(model, "zero", why=str(error))
     columns = _columns(plan.rows.dataset.class_names, earlier.model.record.class_names)
     carried = int((places >= 0).sum())
-    if _has_seen_calibration_rows(plan.rows, earlier):
+    calibration = TrainingRows(plan.rows.dataset, "calibration")
+    if len(calibration) and not set(_keys(calibration)).isdisjoint(_keys(earlier.rows("train"))):
         why = f"{model} was trained on rows that are for calibration now"
         return StartingPoint(model, "zero", carried, why)
     problem = _weights_misfit(plan, earlier)
@@ -388,7 +387,9 @@ def _starting_point(plan: TrainingPlan, model: str) -> StartingPoint:
         duals = MovedDuals(earlier.model.dual_blocks(), places, columns)
         # If every row stayed, the start may be the answer, so measure it first.
         most = max(n_before, len(plan.rows))
-        near = _NEAR * most <= carried < most and _same_settings(plan, earlier)
+        settings, before = plan.config.model_dump(mode="json", include=_SAME), earlier.model.record.config
+        same = all(before.get(name) == value for name, value in settings.items())
+        near = same and _NEAR * most <= carried < most
         return StartingPoint(model, "duals", carried, duals=duals, near=near)
     if problem:
         return StartingPoint(model, "zero", carried, problem)
@@ -431,20 +432,6 @@ def _weights_misfit(plan: TrainingPlan, earlier: StoredModel) -> str:
     if plan.choice.method == "fw" and record.loss != plan.spec.loss.to_dict():
         return f"{record.id} has another loss"
     return ""
-
-
-def _has_seen_calibration_rows(rows: TrainingRows, earlier: StoredModel) -> bool:
-    """Return whether a start from the earlier model would leak calibration rows into this one."""
-    held = TrainingRows(rows.dataset, "calibration")
-    return len(held) > 0 and not set(_keys(held)).isdisjoint(_keys(earlier.rows("train")))
-
-
-def _same_settings(plan: TrainingPlan, earlier: StoredModel) -> bool:
-    before = earlier.model.record.config
-    return all(
-        before.get(name) == value
-        for name, value in plan.config.model_dump(mode="json", include=set(_SAME)).items()
-    )
 
 
 def _places(rows: TrainingRows, earlier: StoredModel) -> tuple[NDArray[np.int64], int]:

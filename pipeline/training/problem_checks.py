@@ -87,7 +87,7 @@ def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False)
         )
     chosen = config.model_copy(update={"k": resolved_k(config, m)})
     loss = chosen_loss(chosen, m)
-    _check_label_kind(chosen, loss, m, "the images", several=several)
+    _check_label_kind(chosen, loss, m, "the images have", several=several)
     spec = spec_of(chosen, loss, n)
     spec.chosen(spec.problem(n, 1, m, LabelSets.from_lists([[0]], m)[0] if several else None))
     parse_transforms(config.transforms)
@@ -96,7 +96,7 @@ def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False)
 def checked_spec(config: TrainConfig, loss: Loss, rows: TrainingRows) -> ProblemSpec:
     """Return the problem of resolved options for training rows; raise if they do not fit together."""
     info = rows.dataset.info
-    _check_label_kind(config, loss, info.m, f"dataset {info.id}", several=info.label_sets is not None)
+    _check_label_kind(config, loss, info.m, f"dataset {info.id} has", several=info.label_sets is not None)
     spec = spec_of(config, loss, len(rows))
     if rows.own_weights is not None:
         spec = replace(spec, weights=spec.weights or "sample_weight")
@@ -111,13 +111,9 @@ def checked_spec(config: TrainConfig, loss: Loss, rows: TrainingRows) -> Problem
 
 def spec_of(config: TrainConfig, loss: Loss, n: int) -> ProblemSpec:
     """Return the problem of resolved options for n training rows, with the kernel's parameters as given."""
-    kernel = (
-        None
-        if config.kernel is None
-        else make_kernel(
-            config.kernel, gamma=config.kernel_gamma, degree=config.kernel_degree, coef0=config.kernel_coef0
-        )
-    )
+    kernel = None
+    if config.kernel is not None:
+        kernel = make_kernel(config.kernel, config.kernel_gamma, config.kernel_degree, config.kernel_coef0)
     weighted = config.class_weight != "none"
     return ProblemSpec(
         loss, None, config.C, config.smoothing, config.smoothing_kind, chosen_risk(config, n), config.method,
@@ -139,25 +135,20 @@ def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, sev
     if not several:
         if form.needs_label_sets:
             raise ConfigError(
-                f"the loss {loss.name} is for rows with several labels, and {data} {_has(data)} one per row:"
+                f"the loss {loss.name} is for rows with several labels, and {data} one per row:"
                 " use another loss, such as softmax, or import the labels as sets (of a table of images"
                 " with --label-separator)"
             )
         return
     if not form.takes_label_sets:
         raise ConfigError(
-            f"{data} {_has(data)} rows with several labels, and the loss {loss.name} is for one per row: use"
-            f" {SEVERAL}"
+            f"{data} rows with several labels, and the loss {loss.name} is for one per row: use {SEVERAL}"
         )
     if config.class_weight != "none":
         raise ConfigError(
-            f"{data} {_has(data)} rows with several labels, which have no class to be weighted by: leave"
+            f"{data} rows with several labels, which have no class to be weighted by: leave"
             f" class_weight {config.class_weight} out"
         )
-
-
-def _has(data: str) -> str:
-    return "have" if data == "the images" else "has"
 
 
 def check_kernel_values(rows: TrainingRows) -> None:

@@ -39,9 +39,8 @@ class TrainResult(HasObjective):
 
     Without a convex loss, dual and gaps are NaN (null in JSON), `gap_kind` is "none" and `stationarity` says
     how far the gradient fell.  `average_top` is the number of largest losses that count, None for all;
-    `collapsed` is that of `solve`'s result, `no_weights` says that W is 0.  `notes`
-    are sentences about the run, such as why fewer workers were used than asked for; `method` and `why` say
-    what solved it ("auto" is resolved); `chosen` is what a preceding search compared, None without one.
+    `no_weights` says that W is 0.  `notes` are sentences about the run; `chosen` is what a preceding search
+    compared.
     """
 
     model: str
