@@ -49,10 +49,7 @@ class _EndedError(FlowServerError):
 
 @dataclass(frozen=True)
 class LocalServer:
-    """Address and password of our own server.
-
-    `password` is "user:word", kept in the file `kept_in` unless it came from the environment.
-    """
+    """Address of our own server, and its password "user:word" with the file that keeps it."""
 
     url: str
     password: str = field(repr=False)

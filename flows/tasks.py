@@ -50,11 +50,7 @@ PROMOTED, KEPT = "topline.model.promoted", "topline.model.kept"
 
 
 def model_decided(model_url: str, weighed: Weighing) -> None:
-    """Emit the event that a model was promoted, or kept out.
-
-    Its resource is "topline.model.URL", so that an automation may match one store by
-    `topline.model.URL-OF-THE-STORE*`; the payload has champion, reasons and evidence.
-    """
+    """Emit the event of a promotion or refusal, of the resource `topline.model.URL`, with its evidence."""
     promoted = weighed.decision.promote
     emit_event(
         PROMOTED if promoted else KEPT,

@@ -94,10 +94,7 @@ def terminating() -> Iterator[None]:
 
 
 def terminate_as_interrupt() -> StopFlag:
-    """Let SIGTERM raise `Terminated` from here on, unless somebody ignores or handles it already.
-
-    Returns a flag that says whether it came.  A second one ends the process as it does without this.
-    """
+    """Let SIGTERM raise `Terminated` unless it is handled; return a flag that says whether it came."""
     flag = StopFlag()
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler

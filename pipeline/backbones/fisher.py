@@ -248,10 +248,7 @@ class Fisher(IntegerOptions):
         return "Fisher vectors of local descriptors, whose vocabulary was fitted on the store's own images"
 
     def fit(self, pictures: Iterable[Pixels]) -> Self:
-        """Return the backbone with a vocabulary fitted on the first `sample` of the pictures.
-
-        `InputError` where they have fewer descriptors than the vocabulary has words.
-        """
+        """Return the backbone with a vocabulary of `sample` pictures; raise `InputError` for too few."""
         random = np.random.default_rng(self.seed)
         sampled = zip(range(self.sample), pictures, strict=False)
         found = [self._some(random, picture) for _, picture in sampled]

@@ -141,10 +141,7 @@ AT_ONCE = 2
 
 @dataclass(frozen=True)
 class EfficientNetLite0:
-    """The 1,280 features of EfficientNet-Lite0 after pooling, for 224 x 224 pixels; it has no options.
-
-    An image gives the same bits in any batch.
-    """
+    """The 1,280 features of EfficientNet-Lite0 for 224 x 224 pixels, the same bits in any batch."""
 
     name: ClassVar[str] = "efficientnet_lite0"
 
@@ -214,11 +211,7 @@ def cache_folder() -> Path | None:
 
 
 def lite0_network(folder: Path | None) -> bytes:
-    """Return the network as the bytes of an ONNX file, from `folder` or converted and put there.
-
-    The file's name holds the digest of its content, so that a damaged one is made again.  A folder that
-    cannot be written is no reason to stop.
-    """
+    """Return the network's ONNX bytes, from `folder` by digest, or converted and put there if possible."""
     stem = f"efficientnet_lite0-{WEIGHTS_SHA256[:8]}-v{GRAPH}"
     for found in sorted(folder.glob(f"{stem}-*.onnx")) if folder is not None else ():
         with suppress(OSError):

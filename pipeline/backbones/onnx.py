@@ -47,10 +47,7 @@ _COLOURS = MappingProxyType({"Rgb8": {"channels": "RGB"}, "Bgr8": {"channels": "
 
 
 def said_by_graph(metadata: Mapping[str, str], shape: Sequence[Any]) -> dict[str, Any]:
-    """Return what a graph says of its input: by the shape, and by metadata named as a sidecar's keys.
-
-    The standard keys Image.BitmapPixelFormat and Image.NominalPixelRange count too.
-    """
+    """Return what a graph says of its input: by shape, a sidecar's keys and the standard image keys."""
     if len(shape) != 4:
         raise InputError(
             f"the network's input has shape {list(shape)}: images are (b, 3, h, w) or (b, h, w, 3)"

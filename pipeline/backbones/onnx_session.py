@@ -46,11 +46,7 @@ class NetworkBackbone(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class NetworkFunction(TwoStepFunction):
-    """A network, opened as a function of images; `file` is what its errors name.
-
-    It takes as many images in a call as the network's batch is fixed to, filled up with the first one, else
-    `at_once` (None: all that it is given).
-    """
+    """A network as a function of images, `at_once` or its fixed batch per call; errors name `file`."""
 
     session: Any
     file: str

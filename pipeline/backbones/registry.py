@@ -29,10 +29,7 @@ from topline.storage.stores import Store
 
 
 def pictures_of(listing: ImageListing, limits: ImageLimits, *, seed: int, side: int) -> Iterator[Pixels]:
-    """Yield decoded images in a random order, which follows from `seed`; rejected ones are left out.
-
-    Images that are given as validation or test images take no part.
-    """
+    """Yield decoded images of no held-out split in the random order of `seed`, without rejected ones."""
     items = [item for item in listing.items if item.split in (None, "train")]
     for place in np.random.default_rng(seed).permutation(len(items)):
         try:
@@ -65,10 +62,7 @@ class DefaultBackbone:
 
 
 def default_backbone(listing: ImageListing, limits: ImageLimits) -> DefaultBackbone:
-    """Return hog where most of up to 64 images are drawings, efficientnet_lite0 otherwise.
-
-    Which images are looked at follows from the listing.  Where none can be read it is efficientnet_lite0.
-    """
+    """Return hog if most of up to 64 images are drawings, efficientnet_lite0 otherwise."""
     looked = [
         is_drawing(picture) for picture in islice(pictures_of(listing, limits, seed=0, side=_SIDE), SAMPLE)
     ]
@@ -124,12 +118,10 @@ def fitted_backbone(
     limits: ImageLimits,
     progress: Progress | None = None,
 ) -> Backbone:
-    """Return the backbone ready to describe images; most are so already.
+    """Return the backbone ready to describe images; most are already.
 
-    One that is fitted is so once for a store: that of an earlier dataset there is taken again, so that
-    features of later images go with those of earlier ones.  Only where there is none, it is fitted on images
-    of the listing in a random order, which its seed decides, without those that are given as validation or
-    test images; labels take no part.
+    One that is fitted is fitted once per store, so that later features go with earlier ones, on images of the
+    listing without held-out ones; labels take no part.
     """
     if not isinstance(backbone, FittableBackbone):
         return backbone

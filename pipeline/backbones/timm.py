@@ -24,9 +24,7 @@ OPTIONS = frozenset({"resize", "crop", "mean", "std", "interpolation", "checkpoi
 class TimmModel:
     """The features before the classifier of timm's model `model`, on one thread of the CPU.
 
-    With `checkpoint` the weights are those of that file; otherwise timm's pretrained
-    ones, fetched on first use.  `sha256` is that of the weights' values.  Preprocessing is the model's own,
-    but for what flags change.
+    The weights are those of `checkpoint`, or timm's pretrained ones; `sha256` is that of their values.
     """
 
     name: ClassVar[str] = "timm"
@@ -160,10 +158,7 @@ def _load(model: str, checkpoint: str | None) -> Any:
 
 
 def _fill(network: Any, checkpoint: str) -> list[str]:
-    """Load the weights of a checkpoint, but for its classifier; return the names that do not fit.
-
-    Nothing but tensors is unpickled.
-    """
+    """Load a checkpoint's weights, without its classifier; return the names that do not fit."""
     from timm.models import load_state_dict
 
     head = network.pretrained_cfg.get("classifier") or ()

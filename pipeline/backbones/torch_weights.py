@@ -156,10 +156,7 @@ MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
 def read_state(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensors in a file of PyTorch's first format, by name; their strides are honoured.
-
-    Raises `InputError` where the file holds anything but tensors by name, or is damaged.
-    """
+    """Return the tensors of a file of PyTorch's first format by name; raise `InputError` for others."""
     try:
         with path.open("rb") as file:
             return _read(file)

@@ -101,8 +101,8 @@ def _points_at_once(n: int) -> int:
 def _largest_losses(loss: SmoothedLoss, k: float, n: int, tiles: Pass, points: Array) -> Array:
     """Return each row's loss at each point, (T, n); -1 for rows that are not among the k largest.
 
-    An envelope takes a root per row, and lies below its loss by at most gamma times the squared radius of the
-    loss: only rows that may be among the largest are evaluated.
+    An envelope lies below its loss by at most gamma radius^2: only rows that may be among the largest are
+    evaluated.
     """
     everyone = np.ones((len(points), n), dtype=bool)
     losses = _losses(loss.loss.values, tiles, points, everyone)

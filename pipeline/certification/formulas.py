@@ -412,10 +412,7 @@ def _two_simplices(c: Array, e: Array, bonus: float) -> tuple[Array, Array]:
 def certified_loss(
     record: Mapping[str, Any], m: int, label_sets: LabelSetTable | None = None
 ) -> CertifiedLoss:
-    """Return a model record's loss, for labels that number `label_sets` if given.
-
-    Raises `InputError` for a loss that is unknown here or has no dual problem.
-    """
+    """Return a record's loss, for labels numbering `label_sets`; raise `InputError` if it has no dual."""
     own = _OwnClasses(m, label_sets)
     name, k = str(record.get("name")), int(record.get("k", 1))
     if name in HINGE_PER_RANK:

@@ -31,10 +31,7 @@ ROUNDING, FINE, VANISHES = 8.0 * float(np.finfo(np.float64).eps), 1e-9, 50.0
 
 
 class Parts:
-    """Parts of the rows that carry a model, read by number.
-
-    The first ones that fit into `room` bytes stay in memory; the others are read again each time.
-    """
+    """Parts of the rows that carry a model; those beyond `room` bytes are read again each time."""
 
     def __init__(self, read: Callable[[int], tuple[Any, Array]], count: int, room: int) -> None:
         self._read, self._count, self._room = read, count, room

@@ -188,10 +188,9 @@ AGREEMENT = 1e-6
 def certify(model_url: str, progress: Progress | None = None, *, store: bool = True) -> Certificate:
     """Recompute the certificate of the model at `model_url`; with `store`, save it in the model's record.
 
-    Raises `InputError` if the model's dataset is gone or has changed, or its loss has no dual problem;
-    `IntegrityError` for damaged files; `NotStoredError` with the certificate if there is no room for it; and
-    `CertificateMismatchError` if D exceeds P by more than rounding, which is impossible in a sound
-    computation.
+    Raises `InputError` if the dataset is gone or has changed, or the loss has no dual problem;
+    `IntegrityError` for damaged files; `NotStoredError` with the certificate if there is no room; and
+    `CertificateMismatchError` if D exceeds P by more than rounding.
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
@@ -251,10 +250,7 @@ def _stored_cuts(stored: StoredModel) -> tuple[NDArray[np.float64], NDArray[np.f
 def _add_top(
     sums: CertificateSums, stored: StoredModel, k: float, rows: TrainingRows, progress: Progress | None
 ) -> None:
-    """Add the average top-k risk at W, and a dual point unless b replaces it.
-
-    Only the shares of its cuts can make that point infeasible.
-    """
+    """Add the average top-k risk at W, and a dual point, infeasible only by shares, unless b replaces it."""
     n = len(rows)
     points, shares = _stored_cuts(stored) if sums.product is not None else (stored.W[None][:0], np.ones(0))
     smoothed = SmoothedLoss(sums.loss, sums.gamma, sums.gamma_own)
@@ -275,10 +271,7 @@ def _add_top(
 def _tiles(
     stored: StoredModel, rows: TrainingRows, kernel: KernelRows | None, progress: Progress | None
 ) -> Iterator[tuple[Any, NDArray[Any], NDArray[Any] | None]]:
-    """Yield all training rows in float64 with labels and dual variables, up to a few thousand at a time.
-
-    With a kernel the features of a row are its scores, for which all rows that carry the model may be read.
-    """
+    """Yield all training rows in float64, or their kernel scores, with labels and dual variables."""
     labels, step = rows.labels(), TILE_ROWS
     if kernel is None and rows.dataset.info.layout == "dense":
         step = min(step, max(LEAST_ROWS, TILE_BYTES // (8 * rows.shape[1])))

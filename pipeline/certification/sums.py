@@ -105,10 +105,7 @@ class CertificateSums:
 
     @property
     def largest_infeasibility(self) -> float:
-        """The largest infeasibility of a row, or the share of all rows' mass outside.
-
-        For large C all rows are tiny, and what is small relative to the domain is large relative to them.
-        """
+        """The largest infeasibility of a row, or of all rows' mass, which tiny rows of a large C need."""
         return max(self.infeasibility, self.outside / self.mass if self.mass > 0.0 else 0.0)
 
 

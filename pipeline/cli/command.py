@@ -150,10 +150,7 @@ def resolve(
 
 
 def finish(outcome: Outcome, unstored: Sequence[NotStoredError] = (), *, json: bool) -> None:
-    """Write the result to standard output, warnings to standard error, and leave with the exit code.
-
-    A result that is `unstored` is written as any other, and is a failure.
-    """
+    """Write the result, or the error if it is `unstored`, and warnings; leave with the exit code."""
     from topline.storage.records import plain
 
     payload, code = plain(outcome.payload), outcome.code

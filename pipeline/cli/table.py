@@ -50,10 +50,7 @@ def facts(pairs: Mapping[str, str]) -> list[str]:
 
 
 def following(*commands: Sequence[str], hint: str = "", program: str = "topline") -> list[str]:
-    """Return the lines of the commands that come next, quoted for a shell, with `hint` behind them.
-
-    A word in capitals, such as FOLDER, stands for one of the reader's.
-    """
+    """Return the commands that come next, quoted for a shell, with `hint`; capitals stand for words."""
     behind = f"   {hint}" if hint else ""
     lines = [f"{'':7} {shlex.join((program, *words))}{behind}" for words in commands]
     return ["", f"  next:{lines[0][7:]}", *lines[1:]]

@@ -29,11 +29,7 @@ Value: TypeAlias = float | Mapping[str, float | None] | None
 
 
 def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes: int | None) -> bytes:
-    """Return a store's gauges in Prometheus' text format; `now` is in seconds since 1970.
-
-    `free_bytes` is the room at the store's place, `used_bytes` the size of its files.  Unknown values have no
-    sample, such as those of a champion without one.
-    """
+    """Return a store's gauges in Prometheus' text format at `now` (seconds since 1970), if known."""
     registry = CollectorRegistry()
 
     def gauge(name: str, what: str, value: Value, label: str = "") -> None:
@@ -149,10 +145,7 @@ def _seconds(when: str) -> float:
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """Lines of a name and its text; `health` is the answer of `/health`.
-
-    `unfinished` is the last run if it stopped early or has gone silent.
-    """
+    """Names with texts, the answer of `/health`, and the last run if it is `unfinished`."""
 
     lines: Mapping[str, str]
     health: Mapping[str, Any]

@@ -55,10 +55,7 @@ _ACTION_TONES = {"promote": "good", "keep": "", "rollback": "fair", "archive": "
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run in one line; `gap` is the smallest relative gap, `model` the id of its model.
-
-    `seen` is when it ended or was last heard of.
-    """
+    """A run in one line: smallest relative gap, model id, and when it ended or was last heard of."""
 
     id: str
     tone: str
@@ -145,10 +142,7 @@ def overview(
     schedule: ServedSchedule | None = None,
     **facts: Any,
 ) -> Overview:
-    """Return the content from the registry's standing, its models by number and its newest runs.
-
-    `now` is in seconds since 1970; `facts` are further fields, with `in_all` for runs and sweeps.
-    """
+    """Return the content at `now`, in seconds since 1970; `facts` are further fields, such as `in_all`."""
     reigned = {reign.model for reign in standing.reigns}
     champion = next((record for record in records if record.id == standing.champion), None)
     newest = records[-MODELS_SHOWN:]

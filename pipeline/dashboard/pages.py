@@ -211,10 +211,7 @@ def overview_page(
 
 
 def write_page(store_url: str, name: str | None, path: Path) -> str:
-    """Write the page of the run, model or sweep `name`, or the overview, to a file, and return its path.
-
-    An existing file is replaced atomically.  Raises `NotFoundError` if there is nothing of that name.
-    """
+    """Write the page of a run, model, sweep or the overview to `path`; raise `NotFoundError` if unknown."""
     follower, now = StoreFollower(open_store(store_url)), time.time()
     if name is None:
         page = overview_page(follower.store.url, follower.overview(now), now)

@@ -38,10 +38,7 @@ ReadImage = Callable[[Mapping[str, Any]], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class ShownImage:
-    """A held-out image with its class, the predicted class and the model's confidence, as text.
-
-    `rank` is that of its own class.  `picture` is a data URL, or `note` says why there is none.
-    """
+    """A held-out image with its class and rank, the prediction, and a picture or a note why there is none."""
 
     name: str
     label: str

@@ -276,11 +276,7 @@ def _confusions(
 def _label_sets(
     stored: StoredModel, rows: TrainingRows, rule: str, progress: Progress | None
 ) -> dict[str, Any]:
-    """Return the measured fields of a `MultilabelEvaluation`, with a threshold chosen by `rule`.
-
-    The threshold comes from the validation rows, else the training rows.  All scores of the split are in
-    memory.
-    """
+    """Return the fields of a `MultilabelEvaluation`, with a threshold chosen by `rule` on validation rows."""
     calibration_of(stored, progress)
     m, tuning = stored.model.record.m, stored.rows("val")
     if not len(tuning):

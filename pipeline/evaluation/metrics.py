@@ -143,10 +143,7 @@ class RowMetric(Metric):
         return int(self.stored_at[1]) if self.stored_at[0] == "topk" else None
 
     def row_weights(self, labels: NDArray[np.int64], trained: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return how much each row counts (n,), of sum 1, from the classes (n,) of all of them.
-
-        `trained` (m,) are the training rows of every class.
-        """
+        """Return weights (n,) of sum 1 from classes (n,) and training rows per class `trained` (m,)."""
         if self.class_weights is None:
             return np.full(len(labels), 1.0 / len(labels))
         classes, own, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -248,11 +245,7 @@ def tail_top_k_accuracy(k: int) -> RowMetric:
 
 
 def rarest_third(trained: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of p classes with so many training rows are the tail (p,).
-
-    The third with the fewest rows, rounded up, and whoever has as few as the last of them: where all classes
-    have equally many the tail is all of them.
-    """
+    """Return which of p classes are the tail (p,): the rarest third, rounded up, and its ties."""
     last = -(-len(trained) // 3) - 1
     return np.asarray(trained <= np.sort(trained)[last])
 
@@ -340,10 +333,7 @@ def label_set_metrics() -> tuple[LabelSetMetric, ...]:
 
 
 def row_metric(name: str) -> RowMetric:
-    """Return the metric `name` of models of one label per row; top-k accuracies have every k.
-
-    `ConfigError` where there is none.
-    """
+    """Return the single-label metric `name`, with any k; raise `ConfigError` if there is none."""
     found = METRICS.get(name)
     if isinstance(found, RowMetric):
         return found

@@ -40,10 +40,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class ProbabilityQuality:
-    """Quality of the rows' probabilities: `text` describes them, `fitted_rows` is the number of rows fitted.
-
-    `calibration_error` is the expected one over the `bins` of the first class's probability.
-    """
+    """Quality of probabilities described by `text`, with the expected error over `bins`."""
 
     text: str
     fitted_rows: int
@@ -78,11 +75,7 @@ class SetQuality:
 
 @dataclass(frozen=True)
 class SizePoint:
-    """Top-k accuracies, by k, of a model of the same options trained on a sample of `rows` training rows.
-
-    `error` is the standard error of its difference in top-1 accuracy from the model of all rows, on the same
-    held-out rows.
-    """
+    """Top-k accuracies of a model of `rows` rows, with the standard error of its top-1 difference to all."""
 
     rows: int
     topk: dict[int, float]
@@ -156,11 +149,7 @@ class Evaluation(Recorded):
 
 @dataclass(frozen=True)
 class Threshold:
-    """Labels scoring above `value` are predicted; it is the best by `rule` on `rows` rows.
-
-    `split` is theirs: "val" if the dataset has validation rows, else "train".  Very many are thinned
-    regularly.
-    """
+    """Labels scoring above `value` are predicted; it is the best by `rule` on `rows` rows of `split`."""
 
     value: float
     rule: str
@@ -255,8 +244,5 @@ def read_evaluation(record: ModelRecord) -> tuple[Evaluation | None, MultilabelE
 
 
 def ranked_worst(per_class: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
-    """Return the classes by ascending upper end of the interval of top-1 accuracy.
-
-    So 30 of 60 come before 3 of 6, and both before 1 of 1.
-    """
+    """Return classes by the upper end of their interval: 30 of 60 before 3 of 6, both before 1 of 1."""
     return sorted(per_class, key=lambda part: (part.intervals[1][1], part.topk[1], part.name))

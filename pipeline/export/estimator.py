@@ -31,8 +31,7 @@ ARRAYS = "arrays.npz"
 class ExportedClassifier(TopKClassifier):
     """A published model: takes features as stored, and applies the transforms of its training.
 
-    `coef_` and `intercept_` act on the features after `transforms_`.  Fitting it again trains on the features
-    as given, without these transforms.
+    `coef_` and `intercept_` act on the features after `transforms_`; fitting it again drops these.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

@@ -215,10 +215,7 @@ def export_format(name: str) -> ExportFormat:
 
 
 def chosen_format(name: str | None, path: Path | None) -> ExportFormat:
-    """Return the format `name`, or where there is none that of the ending of `path`, else the default.
-
-    `ConfigError` for a path that ends like a file of another format, which a reader would take it for.
-    """
+    """Return the format `name`, else that of the ending of `path`; raise `ConfigError` if they disagree."""
     suffix = "" if path is None else path.suffix.lower()
     ends = next((form for form in FORMATS.values() if form.suffix == suffix), None)
     if name is None:

@@ -137,10 +137,7 @@ def _normalised(graph: OnnxGraph, preprocessing: Preprocessing, input_type: str)
 
 
 def _square(graph: OnnxGraph, preprocessing: Preprocessing) -> None:
-    """Resize pixels (h, w, 3) and cut the centre out, as `Preprocessing.square` does.
-
-    The result is bytes (1, 3, crop, crop).  Columns come first, and are rounded to bytes, as in Pillow.
-    """
+    """Resize pixels (h, w, 3), columns first as in Pillow, and cut the centre out: (1, 3, crop, crop)."""
     crop, cubic = graph.integers(preprocessing.crop), preprocessing.interpolation == "bicubic"
     planes = graph.add("Unsqueeze", graph.add("Transpose", graph.last, perm=[2, 0, 1]), graph.integers(0))
     sides = graph.add("Slice", graph.add("Shape", planes), graph.integers(2), graph.integers(4))
@@ -192,10 +189,7 @@ def _probabilities(graph: OnnxGraph, known: ProbabilityMap) -> None:
 
 
 def _sets(graph: OnnxGraph, m: int, rule: SetRule) -> None:
-    """Add `sets` (rows, m): the classes whose conformity with a draw of 0 is at most their threshold.
-
-    The conformity rises with the draw, so these hold every set that a draw gives, and keep its guarantee.
-    """
+    """Add `sets` (rows, m): classes whose conformity with a draw of 0 is at most their threshold."""
     graph.add_named("TopK", ["scores", graph.integers(m)], ["sorted", "order"], axis=1)
     before = graph.constant(np.arange(m, dtype=np.float32)[None])
     along = before

@@ -33,11 +33,10 @@ from topline.storage.models import load_model
 
 @dataclass(frozen=True)
 class Compression:
-    """What a compressed model is worth.
+    """What a compressed model is worth: `rows` of the `of_rows` that carry the model are left.
 
-    `rows` of the `of_rows` that carry the model are left.  `primal` is P of the exported model, recomputed in
-    float64 from the stored features with the certificate's formulas, `of_model` P of the model itself and
-    `dual` the bound of its certificate: no classifier of this kernel has a P below that.
+    `primal` is its P, recomputed by the certificate's formulas, `of_model` that of the model, and `dual` the
+    bound of the certificate, below every P of this kernel.
     """
 
     rows: int
@@ -64,8 +63,7 @@ class Compression:
 def compressed(stored: StoredModel, most_loss: float) -> tuple[StoredModel, Compression]:
     """Return a linear model on the fewest rows found whose P is at most (1 + most_loss) times the model's.
 
-    Raises `ConfigError` for a model without an RBF kernel, or with sparse features, and one that lost more
-    once it was written down.
+    Raises `ConfigError` without an RBF kernel, for sparse features, and if float32 values lose more.
     """
     record, certificate = stored.model.record, stored.model.record.certificate
     _refuse(stored, most_loss)

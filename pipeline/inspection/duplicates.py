@@ -80,10 +80,7 @@ class CompareRows:
         )  # fmt: skip
 
     def likeness(self) -> NDArray[np.float64]:
-        """Return the cosine of each row with its most similar class mean (n,); NaN for rejected rows.
-
-        Rows and means are centred at the mean of all rows.
-        """
+        """Return the centred cosine of each row with the nearest class mean (n,); NaN for rejected rows."""
         labels, units, m = self.dataset.labels(), self.units, len(self.dataset.class_names)
         own = labels[self.rows]
         counts = np.bincount(own, minlength=m)
@@ -113,10 +110,7 @@ class CompareRows:
 
 
 def off_topic(likeness: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the numbers of rows that are like no class, the least similar first.
-
-    They lie below Tukey's outer fence: three times the interquartile range below the lower quartile.
-    """
+    """Return rows like no class, the least similar first: those below Tukey's outer fence."""
     low, high = np.quantile(likeness, (0.25, 0.75))
     far = np.flatnonzero(likeness < low - 3.0 * (high - low))
     return far[np.argsort(likeness[far], kind="stable")]

@@ -35,10 +35,7 @@ POOL = 10
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A row to label: the model's class, the next best one, and the lead of the first.
-
-    `stands_for` is the number of uncertain rows that are like it.
-    """
+    """A row to label: its best two classes, the lead of the first, and how many rows it `stands_for`."""
 
     name: str
     prediction: str

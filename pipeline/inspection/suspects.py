@@ -46,11 +46,7 @@ _TABLE_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Suspect:
-    """One row of the table.
-
-    `decided` is right, wrong or open, `likeness` the cosine with the most similar class mean, None if rows
-    are not compared.
-    """
+    """A row of the table; `decided` is right, wrong or open, `likeness` the cosine with a class mean."""
 
     sample_id: str
     label: str
@@ -69,11 +65,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class ClassGain:
-    """A class that would gain from more rows: its training rows, and the shares of them that are wrong.
-
-    `seen` is the model's own share, `held_out` that of held-out folds, with an interval above `seen`: more
-    rows reduce the difference.
-    """
+    """A class that more rows would help: shares of wrong rows in training and held out, with interval."""
 
     name: str
     rows: int
@@ -233,11 +225,7 @@ class Inspection:
 
 
 def inspect_model(model_url: str, config: InspectConfig, progress: Progress | None = None) -> Inspection:
-    """Judge every labelled row of a model's dataset like a model that has not seen it.
-
-    Raises `InputError` for a model whose rows cannot be left out one by one, `InvalidProblemError` for a
-    `top_k` that leaves no class.
-    """
+    """Judge each row's label as a model without that row would; raise `InputError` if none can be."""
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
     record = stored.model.record
@@ -425,10 +413,7 @@ KEPT_BYTES = 2 << 30
 
 
 def stored_point(stored: StoredModel) -> DualPoint:
-    """Return the dual point of a model on its training rows.
-
-    Raises `InputError` for a model whose rows cannot be left out, with the reason and a remedy.
-    """
+    """Return the dual point of a model; raise `InputError` if its rows cannot be left out."""
     record = stored.model.record
     _refuse(stored)
     rows = CachedRows(TrainingRows(stored.dataset(), "train", stored.transforms), KEPT_BYTES)

@@ -70,10 +70,7 @@ def load_sections(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def build(model: type[Config], values: Mapping[str, Any], *, origin: str = "") -> Config:
-    """Return the options of checked values; `ConfigError` says in one sentence what does not fit.
-
-    `origin` names where the values came from, for the sentence.
-    """
+    """Return the options of checked values from `origin`; raise `ConfigError` for what does not fit."""
     spelled = {name: field.alias or name for name, field in model.model_fields.items()}
     try:
         return model(**{spelled.get(name, name): value for name, value in values.items()})

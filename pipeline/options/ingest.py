@@ -16,11 +16,7 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 
 class SplitConfig(Options):
-    """How rows without a given split are divided into training rows and those that are held out.
-
-    Where splits are given, but none for validation or calibration, these shares are taken of the training
-    rows.
-    """
+    """Shares of rows held out, of all rows or of given training rows if those splits are missing."""
 
     test_share: float = Field(
         0.2, ge=0.0, lt=1.0, description="Share of each class held out for testing, if no split is given"

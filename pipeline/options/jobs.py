@@ -98,11 +98,7 @@ class PromotionRule(Options):
     )
 
     def metric_for(self, record: ModelRecord) -> str:
-        """Return the name of the metric that decides for a model.
-
-        Of top-k accuracies k is that of the loss, and smaller than the number of classes: with as many
-        guesses as classes all would be right.
-        """
+        """Return the name of the deciding metric: by default top-k of the loss's k, if below m."""
         if self.metric is not None:
             return self.metric
         k = self.k or max(1, min(int(record.loss.get("k") or 1), record.m - 1))

@@ -36,10 +36,7 @@ def chosen_loss(config: TrainConfig, m: int, facts: ClassFacts | None = None) ->
 
 
 def top_count(config: Mapping[str, Any], n: int) -> float | None:
-    """Return k of the average top-k risk of n rows from a run's options; None for the mean of all losses.
-
-    A number of at least 1 counts losses, a smaller one is a share of the rows.
-    """
+    """Return k of the average top-k risk, a count or a share of n rows; None for the mean of all losses."""
     asked = config.get("average_top")
     if asked is None:
         return None
@@ -73,10 +70,7 @@ class ClassFacts:
 
 
 def make_margins(text: str, facts: ClassFacts | None, m: int) -> NDArray[np.float64]:
-    """Return the (m, m) margins that `text` names; of a rule the usual ones where no `facts` are known yet.
-
-    `InputError` for a file that cannot be read, and for a rule with something else than a number.
-    """
+    """Return the margins (m, m) that `text` names; raise `InputError` for a bad file or rule."""
     name, _, argument = text.partition(":")
     if name in BY_SIZE:
         rule, default = BY_SIZE[name]
@@ -102,10 +96,10 @@ def read_margins(path: Path) -> NDArray[np.float64]:
 
 
 def read_tree(path: Path) -> list[tuple[str, str]]:
-    """Return the pairs of child and parent in a file, a line each.
+    """Return the pairs of child and parent in a file, one per line.
 
-    A CSV has child before parent, or a header that says which is which; WordNet's own form, as ImageNet's
-    wordnet.is_a.txt, has parent before child with a space between.
+    A CSV has child before parent, or a header; WordNet's own form has parent before child with a space
+    between.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()

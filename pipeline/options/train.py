@@ -76,10 +76,7 @@ Validated = TypeVar("Validated", bound=BaseModel)
 
 
 def with_loss_of_k(given: Any, validate: Callable[[Any], Validated]) -> Validated:
-    """Return options with the top-k hinge for their loss where they name a k and no loss.
-
-    The loss does not count as given: what goes on from a model or a run keeps its own.
-    """
+    """Return options with the top-k hinge, not counted as given, if they name a k and no loss."""
     if not (isinstance(given, dict) and given.get("k") and "loss" not in given):
         return validate(given)
     made = validate({"loss": "topk_hinge", **given})
@@ -289,10 +286,7 @@ class SearchConfig(Options):
             )
 
     def searches(self, train: TrainConfig) -> bool:
-        """Return whether there is a search before a whole job trains with these options.
-
-        `ConfigError` where one is asked for that leaves out what is given.
-        """
+        """Return whether a search precedes training; raise `ConfigError` for one that would drop options."""
         given = [name for name in SETTLED if name in train.model_fields_set]
         if not self.auto:
             found = self.auto is None and not given

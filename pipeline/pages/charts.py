@@ -38,10 +38,9 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """A line: its name in the legend, points of shape (p,), and `style`, its colour on the page.
+    """A line: its name in the legend, points (p,), and `style`, its colour: 1 to 4, 5 faint, 6 to 9 dashed.
 
-    Styles 1 to 4 are colours, 5 a faint line, 6 to 9 the colours dashed.  With `dots`, which says of each
-    point whether it is whole, every point has a disc, filled or hollow.
+    With `dots`, which says of each point whether it is whole, every point has a disc, filled or hollow.
     """
 
     name: str
@@ -124,11 +123,10 @@ def line_chart(
     target: tuple[str, float] | None = None,
     most: float = math.inf,
 ) -> Markup:
-    """Draw lines over one pair of axes, the vertical one logarithmic with `log`, the other with `log_x`.
+    """Draw lines over axes that are logarithmic with `log` (vertical, at most `decades`) and `log_x`.
 
-    The vertical one then has at most `decades`.  `target` is a horizontal line; its name is in the legend,
-    and it is not drawn where the axis does not reach.  An axis spans so much at least that what is noise does
-    not look like a cliff, and ends at `most`, which no value exceeds.
+    `target` is a named horizontal line.  An axis has a least span, so that noise does not look like a cliff,
+    and ends at `most`, which no value exceeds.
     """
     shown = [line for line in lines if len(line.x)]
     if not shown:

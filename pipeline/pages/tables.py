@@ -21,10 +21,7 @@ MOST_ROWS = 1000
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, `kind` and how values are written.
-
-    The kinds are "n" number, "t" time, "path", "words" that may wrap on a phone, or text.
-    """
+    """A column: head, `kind` ("n" number, "t" time, "path", "words" that wrap, or text), and format."""
 
     title: str
     kind: str = ""

@@ -66,9 +66,8 @@ def make_page(
 ) -> Page:
     """Fill a template that extends page.html.j2; everything that came from a user is escaped.
 
-    `template` is one, or the name of one in `pipeline/pages/templates`; `live` says where the page asks for
-    what is new, `style` is CSS and `scripts` names JavaScript there beyond that of all pages.  A value that
-    the template names and that is not among `values` is an error.
+    `live` says where the page asks for updates, `style` is further CSS and `scripts` names further
+    JavaScript.  A missing value is an error.
     """
     style = _source("page.css") + style
     script = "".join(map(_source, ("tables.js", *scripts, *([] if live is None else ["page.js"]))))

@@ -27,11 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class NewRows:
-    """A block of rows from outside any store: ids (r,), rows as the classifier takes them, scores (r, m).
-
-    `splits` are those of equal rows in the model's dataset, None for new ones; `errors` are reasons why rows
-    could not be read.
-    """
+    """Rows from outside any store: ids, rows as classified, scores (r, m), known splits, reading errors."""
 
     names: Sequence[str]
     X: Any
@@ -42,10 +38,7 @@ class NewRows:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Classes (r, k), best first and -1 if not predicted, with scores and any probabilities, both (r, k).
-
-    `sets` (r, m), if any, says which classes are in each row's set.
-    """
+    """Classes (r, k), best first and -1 if not predicted, scores, probabilities, and `sets` (r, m) if any."""
 
     classes: NDArray[np.int32]
     scores: NDArray[Any]
@@ -89,10 +82,9 @@ def _ordered(members: NDArray[np.bool_], best: NDArray[Any]) -> list[int]:
 
 @dataclass(frozen=True)
 class Scored:
-    """Accuracy on labelled new rows on which the model was not trained.
+    """Accuracy on labelled new rows on which the model was not trained, by k with intervals.
 
-    `topk` are shares of `rows` by k, with `intervals`; `in_training` further rows were training rows.
-    `unknown` counts labels that are no class of the model, which cannot be right.
+    `in_training` further rows were training rows; `unknown` counts labels that are no class of the model.
     """
 
     rows: int
@@ -141,11 +133,7 @@ def scored(tables: Iterable[pa.Table], class_names: Sequence[str]) -> Scored | N
 
 @dataclass(frozen=True, eq=False)
 class AnswerRule:
-    """How scores become answers; pickles to the workers.
-
-    Predicts the best `top_k` classes of a row, or those of them above a `threshold`; `seed` is for draws of
-    sets.
-    """
+    """How scores become answers: the best `top_k` classes above a `threshold`; `seed` is for sets."""
 
     top_k: int
     threshold: float | None
@@ -158,9 +146,7 @@ class AnswerRule:
     def of(cls, stored: StoredModel, config: PredictConfig, progress: Progress | None = None) -> AnswerRule:
         """Return the rule of these options for a model, whose calibration is made and stored if need be.
 
-        A model of several labels predicts all that score above its threshold, or the best `top_k` of these if
-        asked for.  Raises `ConfigError` for options that do not apply to the model, and for sets it cannot
-        give.
+        Raises `ConfigError` for options that do not apply to the model, and for sets it cannot give.
         """
         record = stored.model.record
         asked = "top_k" in config.model_fields_set

@@ -29,13 +29,10 @@ WriteTable = Callable[[pa.Table], None]
 
 
 def table_schema(key: Key, *, sets: bool) -> pa.Schema:
-    """Return the columns of a table of predictions, a row each image or row of a dataset.
+    """Return the columns of a table of predictions, one row per image or row of a dataset.
 
-    `label` and `split` are null where they are not known, the lists null where nothing was predicted: of a
-    rejected row.  The lists have the best class first.  `probabilities` are null where the model has none,
-    and an empty `set` says that the row is like none of the classes.  `prediction` is the first class, of
-    several labels all of them with semicolons between, `probability` its own, `set_size` the classes of the
-    set, and `error` why a row was rejected.
+    Lists have the best class first and are null in rejected rows; an empty `set` says that the row is like no
+    class.  `prediction` is the first class, or all labels joined by semicolons, and `probability` its own.
     """
     columns = [
         (key, pa.string()),
@@ -65,10 +62,7 @@ def table_of(schema: pa.Schema, columns: Mapping[str, Sequence[Any]], *, several
 
 @contextmanager
 def table_writer(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
-    """Write tables of `schema` one after the other to `path`, which appears whole at the end or not at all.
-
-    CSV where the name ends so, Parquet otherwise.  `DiskFullError` where the file cannot be written.
-    """
+    """Write tables to `path`, CSV or Parquet, which appears whole or not at all; raise `DiskFullError`."""
     waiting = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,10 +139,7 @@ def write_page(
     tables: Iterable[pa.Table],
     read_picture: ReadPicture,
 ) -> None:
-    """Write the page of the predictions in `tables` of the model `model`; what is there is replaced.
-
-    `config` asked for them, and `subject` says in words what was predicted.
-    """
+    """Write the page of the predictions in `tables`, made of `subject`, replacing any earlier one."""
     rows, total, unread = _least_certain(tables)
     cards = [_card(place, row, read_picture) for place, row in rows]
     make_page(
@@ -174,10 +165,7 @@ def write_files(
     tables: Callable[[], Iterable[pa.Table]],
     read_picture: ReadPicture,
 ) -> Result:
-    """Write the table and the page that are asked for, and return the result with their places.
-
-    `NotStoredError` with the result where one of them cannot be written.
-    """
+    """Write the requested table and page; raise `NotStoredError` with the result if one fails."""
     try:
         if config.output is not None:
             with table_writer(config.output, schema) as write:

@@ -110,10 +110,7 @@ def forget_model() -> None:
 
 
 def dataset_tables(found: StoredPredictions, dataset: Dataset) -> Iterator[pa.Table]:
-    """Yield the predictions of all rows in order, with sample id, label and split.
-
-    A rejected row has no label and no lists; empty lists mean that no label is above the threshold.
-    """
+    """Yield the predictions of all rows in order; a rejected row has no label and no lists."""
     ids, labels = dataset.sample_ids(), dataset.labels()
     sets, names = dataset.label_sets(), dataset.info.class_names
     if sets is not None:
@@ -169,9 +166,8 @@ def set_sizes(found: StoredPredictions, dataset: Dataset, rule: AnswerRule) -> d
 class BatchResult:
     """Location and cost of the predictions; `unclassified` rows have no features.
 
-    `threshold` is for several labels, None if the best `top_k` of each row are predicted.  `probabilities`
-    describes them, `sets` the kind and mean size of sets.  `reused` predictions were already stored;
-    `predictions` is None in a read-only store, which keeps none.
+    `threshold` is for several labels, None if the best `top_k` are predicted.  `reused` predictions were
+    already stored; `predictions` is None in a read-only store.
     """
 
     predictions: str | None

@@ -104,10 +104,7 @@ def predict_features(
 
 @contextmanager
 def opened_features(stored: StoredModel, config: NewRowsConfig) -> Iterator[NewFeatures]:
-    """Yield the rows of the file that `config` names.
-
-    Raises `ConfigError` if it names none, `InputError` for features that the model cannot take.
-    """
+    """Yield the rows of the file of `config`; raise `ConfigError` or `InputError` if it has none to use."""
     if config.features is None:
         raise ConfigError("--features is missing: name a file of features")
     path, made = local_path(config.features), stored.model.record.features
@@ -173,10 +170,7 @@ class NewFeatures:
 
 
 def _taken(stored: StoredModel, source: FeatureFile) -> list[int] | None:
-    """Return a file's columns in the order of training, None if they already are.
-
-    Raises `InputError` if they are not the features of the model's training.
-    """
+    """Return a file's columns in the order of training, None if equal; raise `InputError` for others."""
     record = stored.model.record
     if record.features.get("kind") == "images":
         raise InputError(

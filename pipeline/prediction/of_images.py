@@ -65,9 +65,7 @@ class KnownTruth:
 class Prediction:
     """One image: its classes with scores, best first, or why it could not be read.
 
-    `label` is its own class, if a table or its folder gives it, `split` that of an equal image in the model's
-    dataset.  `probabilities` is None for a model without, `set` if none was asked for; an empty set means
-    that the image is like no class.
+    `label` and `split` are its own, if known.  An empty `set` means that the image is like no class.
     """
 
     sample: str
@@ -153,10 +151,7 @@ class NewImages:
 
     @classmethod
     def of(cls, stored: StoredModel, config: NewRowsConfig) -> NewImages:
-        """List the images that `config` names.
-
-        Raises `ConfigError` if it names none, `InputError` for a model that takes no images.
-        """
+        """List the images of `config`; raise `ConfigError` or `InputError` if there are none to take."""
         if config.images is None:
             raise ConfigError(
                 "--images is missing: name a folder of images, a file of features with --features, or the"

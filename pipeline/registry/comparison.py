@@ -56,10 +56,7 @@ def settings(record: ModelRecord) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class ModelClasses:
-    """A model's scores of some classes: each the largest score of the model's own classes that it covers.
-
-    `classes` maps names of the rows' classes to names of the model's.
-    """
+    """A model's scores of `classes`, each the largest score of the model's own classes that it names."""
 
     model: StoredModel
     classes: Mapping[str, Sequence[str]]

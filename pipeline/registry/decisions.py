@@ -48,10 +48,7 @@ EVALUATION_KEPT = ("dataset", "split", "rows", "topk", "metrics")
 
 @dataclass(frozen=True)
 class Weighing:
-    """The outcome of weighing a challenger: decision, evidence, and the standing afterwards.
-
-    `champion` is the URL of the champion it was compared with, or None.
-    """
+    """The outcome of weighing a challenger against the champion's URL, and the standing afterwards."""
 
     model: str
     champion: str | None
@@ -215,10 +212,7 @@ def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Sta
 
 
 def mark(model_url: str, action: Literal["archive", "pin", "unpin"], *, reason: str = "") -> Standing:
-    """Archive a model, pin it against retention, or unpin it.
-
-    Raises `FormatError` for archiving the champion, pinning a pinned model or unpinning one that is not.
-    """
+    """Archive, pin or unpin a model; raise `FormatError` if that does not apply to it."""
     place = _Place.of(model_url)
     load_model(model_url)
     said = {"archive": "archived", "pin": "pinned", "unpin": "unpinned"}[action]

@@ -133,11 +133,7 @@ def bins_for(before: int, now: int) -> int:
 
 
 def stability_index(before: Tiles, now: Tiles, n: int, bins: int = BINS) -> NDArray[np.float64]:
-    """Return the PSI of each feature, shape (d,), at most `PSI_AT_MOST`.
-
-    Two passes over the `n` rows before and one over those now, tile by tile; `InputError` where there are no
-    rows.
-    """
+    """Return the PSI of each feature (d,), at most `PSI_AT_MOST`; raise `InputError` without rows."""
     edges = quantile_edges(before(), n, bins)
     p, q = (_shares(tiles(), edges) for tiles in (before, now))
     return np.asarray(np.minimum(((q - p) * np.log(q / p)).sum(axis=0), PSI_AT_MOST))
@@ -197,11 +193,7 @@ def balance_change(before: Mapping[str, float], now: Mapping[str, float]) -> flo
 
 
 def drift_between(before: TrainingRows, now: TrainingRows, changes: ClassChanges | None = None) -> Drift:
-    """Return the drift of the stored features and of the classes from some rows to others.
-
-    The features are compared where there are as many on both sides; with `changes` of classes, the balance is
-    that of the common ones.
-    """
+    """Return the drift of features, if comparable, and classes, of the common ones with `changes`."""
     names = (before.dataset.class_names, now.dataset.class_names)
     shares = [class_shares(rows.labels(), own) for rows, own in zip((before, now), names, strict=True)]
     if changes is not None:

@@ -107,10 +107,7 @@ class Decision:
 def decide(
     challenger: ModelRecord, champion: ModelRecord | None, evidence: Evidence, rule: PromotionRule
 ) -> Decision:
-    """Apply the rule; without a champion the certificate alone decides.
-
-    Raises `ConfigError` for a metric that models with one label per row do not have.
-    """
+    """Apply the rule, without a champion by the certificate alone; raise `ConfigError` for its metric."""
     checks, name = [*_certificate(challenger.certificate, rule)], ""
     if champion is None:
         checks.append(("champion", True, "there was no champion before it"))
@@ -306,10 +303,7 @@ def gain_interval(b: int, c: int, n: int, confidence: float) -> tuple[float, flo
 
 
 def sign_test(gains: NDArray[Any], weights: NDArray[Any], labels: NDArray[np.int64]) -> float:
-    """Return the two-sided p-value of equal models for gains (n,) in {-1, 0, 1}.
-
-    `weights` (n,) are the same for all rows of a class.
-    """
+    """Return the two-sided p-value of gains (n,) in {-1, 0, 1} with `weights` (n,) equal within a class."""
     apart = gains != 0.0
     _, first, differ = np.unique(labels[apart], return_index=True, return_counts=True)
     each, rng, as_far = weights[apart][first], np.random.default_rng(0), 0

@@ -59,10 +59,7 @@ def accuracy_chart(evaluation: Evaluation | None) -> Markup:
 
 
 def reliability_chart(bins: Sequence[ReliabilityBin]) -> Markup:
-    """Draw the accuracy of the first class against its probability, one disc per bin.
-
-    The area of a disc is its share of the rows, so that a bin of three rows does not look like a finding.
-    """
+    """Draw accuracy against probability of the first class, a disc per bin whose area is its rows."""
     x, y = Scale(0.0, 1.03, LEFT, WIDTH - RIGHT), Scale(0.0, 1.06, HEIGHT - BOTTOM, TOP)
     drawn: Markup = charts().reliability(bins, x, y)
     return drawn
@@ -119,11 +116,9 @@ def write_report(
     *,
     training_sizes: bool | None = False,
 ) -> str:
-    """Write the report of the model at `model_url` and return its location.
+    """Write the report of a model, by default to reports/<model>.html in its store; return its location.
 
-    The default `path` is reports/<model>.html in the model's store; an existing report is replaced
-    atomically. With `training_sizes`, accuracies of models of fewer training rows are measured and recorded
-    first (for None, only if that is cheap).
+    With `training_sizes`, accuracies of models of fewer rows are measured first (for None, only if cheap).
     """
     stored = StoredModel.open(model_url)
     if training_sizes is not False:
@@ -146,10 +141,7 @@ def write_report(
 
 
 def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportData:
-    """Return the content of a stored model's report.
-
-    Images that are gone or unreadable are shown by name alone.
-    """
+    """Return the content of a stored model's report; images that are gone are shown by name alone."""
     record = stored.model.record
     dataset = stored.dataset()
     manifest = dataset.manifest().select(["path", "sample_id", "status", "error", "split"])

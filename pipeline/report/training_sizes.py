@@ -35,11 +35,7 @@ TOL, PASSES, SEED = 1e-3, 100, 0
 def measure_training_sizes(
     stored: StoredModel, progress: Progress | None = None, *, whatever_it_costs: bool = False
 ) -> str:
-    """Record with the model's evaluation the accuracy of models of fewer rows; return why not, "" on success.
-
-    Draws are nested and stratified; C, transforms and loss are the model's.  Recorded sizes are not measured
-    again.
-    """
+    """Record accuracies of models of nested draws of fewer rows; return why not, "" on success."""
     record = stored.model.record
     if record.evaluation is None:
         return "the model has not been evaluated"

@@ -188,10 +188,7 @@ def _run_to(
     gap: float, executor: Executor | HeadExecutor, problem: Problem, config: TrainConfig,
     start: Start, zero: float, callbacks: Sequence[Callback],
 ) -> tuple[Run, int]:  # fmt: skip
-    """Solve from a state to a gap, and on until the gap is at most `FALLEN` times P(0) - D.
-
-    Also returns the passes for final values, which states do not count.
-    """
+    """Solve to a gap, and on to `FALLEN` times P(0) - D; also return the passes for final values."""
     method = method_named(config.method).method_for(problem, executor.blocks, config.seed)
     extra = 0
     while True:
@@ -255,10 +252,7 @@ def is_better(before: Reached, known: Reached, problem: Problem) -> bool:
 
 
 class Glance:
-    """Keeps the iterates among which the last with `EARLIER` times the final gap will be found.
-
-    `start` is the first, up to a factor, which changes no hit; None at zero.
-    """
+    """Keeps the iterates among which the last with `EARLIER` times the final gap will be found."""
 
     def __init__(self, start: NDArray[np.float64] | None) -> None:
         self._last = start

@@ -55,9 +55,8 @@ def choose(
     progress: Progress | None = None,
     cluster: ClusterConfig | None = None,
 ) -> TrainConfig:
-    """Return `config` with its open loss, C and transforms set to those that do best.
+    """Return `config` with its open loss, C and transforms set to those that do best, found in this process.
 
-    The search runs in this process, on as many rows as fit the memory limit of `cluster`.
     Raises `InputError` or `ConfigError` for data on which nothing can be compared.
     """
     dataset = Dataset.open(open_store(config.store), config.dataset)

@@ -39,10 +39,7 @@ class FoldSource:
 
 @dataclass(frozen=True, eq=False)
 class FoldData:
-    """One fold's training rows X (n, d), and its held-out rows, after the fold's own transforms.
-
-    With a kernel, products of the features are its values.  `held_out_rows` number the rest among all rows.
-    """
+    """One fold's training rows X (n, d) and held-out rows, with kernel features or the fold's transforms."""
 
     X: Any
     y: Labels

@@ -238,10 +238,7 @@ _CELL_ROW_BYTES = 40
 def place_cells(
     plan: SweepPlan, cluster: ClusterConfig, *, there: bool
 ) -> tuple[ClusterConfig, SharedMemory | None]:
-    """Return the workers of a sweep and what cells share, None if solved apart.
-
-    `there` says that the workers already run.  Raises InputError for rows that fit neither way.
-    """
+    """Return a sweep's workers and what cells share, None if apart; raise InputError if neither fits."""
     ours = not there and cluster.scheduler is None and cluster.workers != 0
     if fits_every_process(plan, cluster):
         most = len(plan.paths) * plan.config.folds
@@ -263,10 +260,7 @@ def shared_memory(plan: SweepPlan, cluster: ClusterConfig, *, ours: bool) -> Sha
 
 
 def fits_every_process(plan: SweepPlan, cluster: ClusterConfig) -> bool:
-    """Return whether each process can hold the rows of all folds; if not, they are to be shared.
-
-    Raises InputError if they cannot be shared either: fitted transforms make other rows for each fold.
-    """
+    """Return whether each process can hold all folds; raise InputError if they cannot be shared either."""
     info, free = plan.dataset.info, psutil.virtual_memory().available
     workers = 1 if cluster.workers == 0 else worker_count(cluster)
     limit = memory_limit(cluster.memory_limit)
@@ -311,11 +305,7 @@ def _refuse_matrix(plan: SweepPlan, allowed: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class SharedMemory:
-    """Memory of at most `most` cells in shared passes over rows in blocks.
-
-    The weights of cells solved at once lie side by side, like those of a problem with as many times the
-    classes.
-    """
+    """Memory of at most `most` cells in shared passes, whose weights lie side by side like more classes."""
 
     rows: TrainingRows
     cluster: ClusterConfig
@@ -323,10 +313,7 @@ class SharedMemory:
     most: int
 
     def budgets(self) -> tuple[MemoryPlan, int]:
-        """Return budgets and how many cells are solved at once, fewer if not all fit as arrays.
-
-        Raises ConfigError if not even one cell fits.
-        """
+        """Return budgets and how many cells are solved at once; raise ConfigError if not even one fits."""
         for at_once in range(self.most, 0, -1):
             found = self._beside_rows(at_once)
             if found is not None:
@@ -357,10 +344,7 @@ class SharedMemory:
         return replace(budgets, cache_bytes=self.rows.nbytes, dual_bytes=duals)
 
     def _over_read_rows(self, at_once: int) -> tuple[MemoryPlan, int]:
-        """Return budgets for that many cells over rows that are read, and how many are solved together.
-
-        Raises ConfigError if they do not fit.
-        """
+        """Return budgets for cells over rows that are read, and how many go together; raise ConfigError."""
         (n, d), m = self.rows.shape, self.rows.dataset.info.m
         whole = WHOLE_DUALS * n * m * at_once
         duals = self._budgets(at_once).dual_bytes or whole

@@ -284,10 +284,7 @@ def _out_by_certificate(standings: Sequence[Standing]) -> list[Standing]:
 
 
 def _out_by_race(standings: Sequence[Standing], tol: float, confidence: float) -> list[Standing]:
-    """End the cells led by others that are not out themselves, those with the fewest folds first.
-
-    One at a time: three cells may lead each other in a circle.
-    """
+    """End the cells led by others, one at a time, since three may lead each other in a circle."""
     left = [one for one in standings if one.begun and one.state != "pruned"]
     out: dict[Cell, Standing] = {}
     for one in sorted(left, key=lambda one: len(one.parts)):
@@ -322,10 +319,7 @@ def _leads(one: Standing, behind: Standing, tol: float, chance: float) -> bool:
 
 
 def _is_rare(ahead: float, discordant: float, share: float, ignored: float, chance: float) -> bool:
-    """Return whether a lead of so many rows is rare if the other cell leads by `ignored` among all rows.
-
-    On `discordant` of the rows seen, a share of all, exactly one of the two is right.
-    """
+    """Return whether a lead is rare if the other leads by `ignored`, given the rows that are `discordant`."""
     seen = round(max(discordant, abs(ahead)))
     most = math.ceil(bdtrin(seen, chance / 2.0, share))
     own, wins = math.floor((most - ignored) / 2.0), max(math.floor((seen + ahead) / 2.0), 0)

@@ -226,11 +226,7 @@ class HereRunner:
 
 
 class DaskRunner:
-    """Solves one path at a time on every worker; a path stays with its worker, which has its state.
-
-    The paths of a lost worker go to others, which repeat all rounds with the same numbers; workers answer
-    repeated questions from memory.
-    """
+    """Solves one path at a time on every worker, where it stays; those of a lost worker are repeated."""
 
     def __init__(self, client: Client, *, heartbeat_timeout: float, worker_wait: float) -> None:
         self._client = client
@@ -470,8 +466,7 @@ def sweep(
     """Compare the cells of a grid by cross-validation on the training rows of a dataset.
 
     `cluster` says where paths are solved (default: one worker per core); an open `client` takes precedence.
-    Raises `InterruptedRunError` after Ctrl-C, SIGTERM or loss of the cluster; its message holds the command
-    that continues.
+    Raises `InterruptedRunError`, whose message holds the command that continues.
     """
     plan = plan_sweep(config)
     cluster = cluster or ClusterConfig()

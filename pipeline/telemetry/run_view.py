@@ -279,10 +279,7 @@ def finite(value: float) -> float | None:
 
 
 class RunFollower:
-    """Polls a run, and each time reads what was written since.
-
-    Views have at most about twice `rows` rows, however many rounds there are.
-    """
+    """Polls a run, reading each time what is new; views have about twice `rows` rows at most."""
 
     def __init__(self, store: Store, run_id: str, *, rows: int = 2048) -> None:
         self._store, self._run_id, self._rows = store, run_id, rows
@@ -465,10 +462,7 @@ def rough_time(seconds: float) -> str:
 
 
 class Forecast:
-    """Estimates the remaining time from a run's records, in bounded memory.
-
-    It uses relative gaps or, for losses that are not convex, the gradient relative to the first one.
-    """
+    """Estimates the remaining time from relative gaps or gradients, in bounded memory."""
 
     def __init__(self, tol: float) -> None:
         self._tol = tol
@@ -551,10 +545,7 @@ def _in_log_rounds(now: float, drop: float, slope: float) -> float:
 
 @dataclass(frozen=True)
 class _Line:
-    """A fitted line: slope and its standard error, squared error, typical distance of points.
-
-    `errors` is the number of standard errors that contain 95 %.
-    """
+    """A fitted line: slope, its standard error, squared error, scatter, and standard `errors` of 95 %."""
 
     slope: float
     slope_error: float

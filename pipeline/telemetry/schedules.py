@@ -56,10 +56,7 @@ def interval_of(every: str) -> timedelta | None:
 
 @dataclass(frozen=True)
 class CronLine:
-    """A line of cron: its fields, and `plain`, the same in numbers that every program reads alike.
-
-    With `day_or` a day matches either of the two day fields if both are restricted, otherwise both.
-    """
+    """A line of cron: `fields`, `plain` numbers, and whether either day field is enough (`day_or`)."""
 
     fields: str
     plain: str
@@ -160,10 +157,7 @@ def served(schedule: ServedSchedule, now: datetime) -> Served:
 
 
 def is_overdue(schedule: ServedSchedule, now: datetime) -> bool:
-    """Return whether a deployment's run should have begun over an hour ago.
-
-    Prefect's server may anchor an interval elsewhere; a run is then due within one interval.
-    """
+    """Return whether a deployment's run should have begun over an hour ago, by any anchor of intervals."""
     last = datetime.fromisoformat(schedule.beat or schedule.since)
     interval = interval_of(schedule.every)
     due = next_time(schedule.every, schedule.timezone, last) if interval is None else last + interval

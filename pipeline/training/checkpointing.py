@@ -60,10 +60,7 @@ def save_state(place: RunPlace, state: SolverState, duals: DualSource | None, lo
 
 
 def load_state(checkpoint: Checkpoint) -> SolverState:
-    """Return the saved state; its dual variables have every step applied.
-
-    Raises InvalidProblemError for the state of another version that this one does not know.
-    """
+    """Return the saved state with every step applied; raise InvalidProblemError for an unknown one."""
     stored = checkpoint.meta["state"]
     if not is_of_earlier_format(checkpoint):
         state: SolverState = decoded(stored, checkpoint.arrays)
@@ -95,10 +92,7 @@ SAVING_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Pace:
-    """When to save: at least `seconds` after the last save, later if saving is slow.
-
-    Of the time since `began`, saving took `spent` seconds, and `last` for the save that ended at `saved`.
-    """
+    """When to save: `seconds` after the last save, later if the time `spent` on saving is a large share."""
 
     seconds: float
     began: float

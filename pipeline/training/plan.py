@@ -185,10 +185,7 @@ class TrainingPlan:
         return self.bounds_of(self.rows)
 
     def bounds_of(self, rows: TrainingRows) -> list[int]:
-        """Return the rows at which blocks are cut.
-
-        Data and options decide, but for a hinge that workers share (`topline.solvers.methods.shared_work`).
-        """
+        """Return the rows at which blocks are cut, by data and options, or as workers share a hinge."""
         if self.on_blocks:
             blocks = self.config.blocks or max(1, min(len(rows) // KERNEL_BLOCK_ROWS, KERNEL_BLOCKS))
             return list(block_bounds(len(rows), min(blocks, len(rows))))
@@ -219,10 +216,7 @@ def _stores_duals(config: TrainConfig, spec: ProblemSpec, problem: Problem, rows
 
 
 def plan_training(config: TrainConfig) -> TrainingPlan:
-    """Open the data, check that it makes a problem and fit the transforms, without writing.
-
-    Raises `InputError`, `ConfigError`, `InvalidProblemError` or `MismatchError` if it cannot be trained.
-    """
+    """Open the data, check the problem and fit the transforms; raise for what cannot be trained."""
     store = open_store(config.store)
     if config.resume is not None:
         run = read_run(store, config.resume)
@@ -298,10 +292,7 @@ def run_identity(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
 def resume_options(
     config: Options, recorded: Mapping[str, Any], what: str, may_change: frozenset[str]
 ) -> Options:
-    """Return `config` with open options taken from the `recorded` ones of `what`, which is resumed.
-
-    Raises `MismatchError` naming options that differ and are not in `may_change`.
-    """
+    """Return `config` completed by `recorded` options; raise `MismatchError` for others than `may_change`."""
     given = config.model_dump(mode="json", include=config.model_fields_set)
     if given.get("dataset") == "latest":
         del given["dataset"]

@@ -77,10 +77,7 @@ def scale_note(config: TrainConfig, rows: TrainingRows) -> str | None:
 
 
 def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False) -> None:
-    """Raise for what cannot be trained on at most n rows of m classes, whatever their features.
-
-    With `several` a row has several labels.  Raises as `checked_spec` does.
-    """
+    """Raise, as `checked_spec` does, for what cannot be trained on any n rows of m classes."""
     if not several and m < 2:
         raise InputError(
             f"the images are of {m} class, and at least 2 are needed: give them a folder for each class"

@@ -93,10 +93,7 @@ class TrainResult(HasObjective):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run in the store; `resumes` says whether there may be checkpoints.
-
-    `notes` are sentences about how it runs, repeated in its records and report.
-    """
+    """A run in the store: `resumes` if there may be checkpoints, `notes` are sentences for its records."""
 
     plan: TrainingPlan
     id: str
@@ -150,10 +147,7 @@ def resuming(config: TrainConfig) -> TrainConfig:
 
 
 def already_solved(config: TrainConfig) -> TrainResult | None:
-    """Return the result of the run that `config` resumes if it is finished and its model is there, or None.
-
-    Raises `MismatchError` for options that a resumed run may not change.
-    """
+    """Return the result of a finished run that `config` resumes, or None; raise `MismatchError`."""
     if config.resume is None:
         return None
     store = open_store(config.store)

@@ -207,10 +207,7 @@ def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> Non
 
 @dataclass(frozen=True, eq=False)
 class _Session:
-    """A run with its executor, the rows of the blocks, and its recorder.
-
-    `picked` is the number of rows that a round of a kernel's dual ascent updates.
-    """
+    """A run with executor, rows and recorder; a kernel's round of dual ascent updates `picked` rows."""
 
     run: Run
     place: RunPlace
@@ -221,10 +218,7 @@ class _Session:
     picked: int
 
     def to_the_end(self) -> tuple[SolveResult, str]:
-        """Run the loop and store its result; also return the model's URL, "" after an interrupt or overflow.
-
-        If a lost worker took dual variables that the loop or the model needs, go back to the last checkpoint.
-        """
+        """Run the loop, rolling back lost duals, and store the model; its URL is "" after an interrupt."""
         how_to_resume = self.run.how_to_resume
         checkpoint = find_checkpoint(self.place) if self.run.resumes else None
         losses = 0
