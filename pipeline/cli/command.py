@@ -131,9 +131,7 @@ def add_command(
 
 
 def resolve(
-    sections: Sequence[str],
-    file: Path | None,
-    flag_values: Mapping[str, Any],
+    sections: Sequence[str], file: Path | None, flag_values: Mapping[str, Any]
 ) -> tuple[dict[str, BaseModel], frozenset[tuple[str, str]]]:
     """Return the options by section, from defaults, file and flags, and (section, name) of those chosen."""
     content = load_sections(file) if file is not None else {}

@@ -146,7 +146,7 @@ def retraining_lines(result: RetrainResult) -> list[str]:
 
 
 def fsck(
-    call: Call,  # noqa: ARG001 - one shape for all
+    _: Call,
     store: Annotated[str, typer.Argument(metavar="URL", help="Store to verify")],
     quick: Annotated[bool, typer.Option("--quick", help="Sizes only, without reading every byte")] = False,
 ) -> Outcome:

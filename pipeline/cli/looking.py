@@ -17,8 +17,7 @@ from topline.pipeline.options import DASHBOARD_PORT, RUN_STORE
 
 
 def status(
-    call: Call,  # noqa: ARG001 - one shape for all
-    store: Annotated[str, typer.Argument(metavar="[URL]", help="Store to look at")] = RUN_STORE,
+    _: Call, store: Annotated[str, typer.Argument(metavar="[URL]", help="Store to look at")] = RUN_STORE
 ) -> Outcome:
     """Show the state of a store: champion, last run, challenger, schedule, damaged models, disk space.
 
@@ -50,7 +49,7 @@ RunArgument = Annotated[
 
 
 def dashboard(
-    call: Call,  # noqa: ARG001 - one shape for all
+    _: Call,
     run: RunArgument = None,
     store: StoreOption = RUN_STORE,
     port: Annotated[
@@ -117,7 +116,7 @@ def _serve(store: str, run: str | None, host: str, port: int | None, *, allow_re
 
 
 def doctor(
-    call: Call,  # noqa: ARG001 - one shape for all
+    _: Call,
     store: Annotated[
         str | None,
         typer.Argument(metavar="[STORE]", help="Store whose place is tried too: a folder or a bucket"),
@@ -148,7 +147,7 @@ def doctor(
 
 
 def certs(
-    call: Call,  # noqa: ARG001 - one shape for all
+    _: Call,
     out: Annotated[Path, typer.Option("--out", help="New folder for the certificates and keys")],
     host: Annotated[
         list[str] | None, typer.Option("--host", help="Name or address of a machine of the cluster (repeat)")

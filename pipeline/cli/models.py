@@ -25,7 +25,7 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Override the guards;
 HEAD = ("model", "dataset", "loss", "C", "method", "certified")
 
 
-def list_(call: Call, store: StoreOption = RUN_STORE) -> Outcome:  # noqa: ARG001 - one shape for all
+def list_(_: Call, store: StoreOption = RUN_STORE) -> Outcome:
     """List the models of a store with their gaps, accuracies and stages, and who is champion since when."""
     from topline.pipeline.evaluation import METRICS
     from topline.pipeline.registry import registered, summary
@@ -59,7 +59,7 @@ def _next_of_champion(store: str) -> list[str]:
 
 
 def show(
-    call: Call,  # noqa: ARG001 - one shape for all
+    _: Call,
     model: ModelArgument,
     log: Annotated[bool, typer.Option("--log", help="What its run logged, and what happened to it")] = False,
 ) -> Outcome:
@@ -179,29 +179,25 @@ def promote(
     return Outcome(found.to_dict(), lines, code=SUCCESS if promoted else SHORT_OF_TOLERANCE)
 
 
-def rollback(
-    call: Call,  # noqa: ARG001 - one shape for all
-    store: StoreOption = RUN_STORE,
-    reason: ReasonOption = "",
-) -> Outcome:
+def rollback(_: Call, store: StoreOption = RUN_STORE, reason: ReasonOption = "") -> Outcome:
     """Make the previous champion the champion again."""
     from topline.pipeline.registry import rollback as back
 
     return _decided(back(store, reason=reason), _next_of_champion(store))
 
 
-def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
+def archive(_: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:
     """Archive a model; it can still be promoted."""
     url = find_model(model)
     return _marked(url, "archive", reason, ("list", "--store", url.rpartition("/models/")[0]))
 
 
-def pin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
+def pin(_: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:
     """Keep a model, its run and its dataset, however old they get: topline prune does not remove them."""
     return _marked(find_model(model), "pin", reason)
 
 
-def unpin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
+def unpin(_: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:
     """Allow topline prune to remove a model again when its rule says so."""
     return _marked(find_model(model), "unpin", reason)
 
@@ -216,12 +212,7 @@ def _marked(
     return _decided(mark(url, action, reason=reason), listed)
 
 
-def delete(
-    call: Call,  # noqa: ARG001 - one shape for all
-    model: ModelArgument,
-    reason: ReasonOption = "",
-    force: ForceOption = False,
-) -> Outcome:
+def delete(_: Call, model: ModelArgument, reason: ReasonOption = "", force: ForceOption = False) -> Outcome:
     """Delete a model permanently, unless it is the champion or a rollback would need it."""
     from topline.pipeline.registry import delete as remove
 

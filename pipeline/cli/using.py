@@ -50,7 +50,7 @@ def evaluate(
         ThresholdRule | None,
         typer.Option(
             help="For several labels per row: metric by which the threshold is chosen (f1_micro);"
-            " cardinality: as many labels per row as in training",
+            " cardinality: as many labels per row as in training"
         ),
     ] = None,
     images: Annotated[
@@ -343,13 +343,17 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         ranked += f"; {found.disputed_though_right:,} of them the model itself proves right"
     where = ", ".join(f"{rows:,} {SPLIT_WORDS[split]}" for split, rows in found.disputed_by_split.items())
     head = ("row", "label", "suggested", "suspicion", "margin", "proven")
-    least, most = found.loo_error
+    (least, most), estimate = found.loo_error, ""
+    if found.loo_estimate is not None and found.loo_interval is not None:
+        low, high = found.loo_interval
+        by = f" on {found.folds} held-out folds" if found.folds and found.open else ""
+        estimate = f"{found.loo_estimate:.1%}{by} ({100 * low:.1f} to {100 * high:.1f}), "
     shown = {
         "model": found.model,
         "training rows": f"{found.rows:,}: {found.right:,} proven right when left out, {found.wrong:,}"
         f" wrong, {found.open:,} open{settled}",
         "held-out rows": f"{found.others:,}, which the model has not seen: their margins are its own",
-        "leave-one-out error": f"{_estimate(found)}proven to be between {least:.1%} and {most:.1%}",
+        "leave-one-out error": f"{estimate}proven to be between {least:.1%} and {most:.1%}",
         "labels in dispute": f"{found.disputed:,} of {found.rows + found.others:,}"
         + (f" ({where})" if where else "")
         + ranked,
@@ -392,14 +396,6 @@ def suggest(
     shown = {"rows": f"{found.rows:,}: {found.known:,} known, {found.unread:,} unreadable"}
     shown |= _written(found.output, found.page)
     return Outcome(found.to_dict(), [*table(head, rows), "", *facts(shown)])
-
-
-def _estimate(found: Inspection) -> str:
-    if found.loo_estimate is None or found.loo_interval is None:
-        return ""
-    low, high = found.loo_interval
-    by = f" on {found.folds} held-out folds" if found.folds and found.open else ""
-    return f"{found.loo_estimate:.1%}{by} ({100 * low:.1f} to {100 * high:.1f}), "
 
 
 def _first(classes: Sequence[ClassGain], most: int = 3) -> str:

@@ -169,10 +169,7 @@ FORMATS: dict[str, ExportFormat] = {
     form.name: form
     for form in (
         ExportFormat(
-            name="npz",
-            write=_write_npz,
-            scores=_npz_scores,
-            load="import numpy; W = numpy.load({path})['W']",
+            name="npz", write=_write_npz, scores=_npz_scores, load="import numpy; W = numpy.load({path})['W']"
         ),
         ExportFormat(
             name="onnx",

@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.certification import objective
 from topline.pipeline.errors import ConfigError, InputError, PipelineError
-from topline.pipeline.export.formats import (
-    FORMATS,
-    ExportFormat,
-    export_format,
-    require_holds,
-)
+from topline.pipeline.export.formats import FORMATS, ExportFormat, export_format, require_holds
 from topline.pipeline.options import ExportOptions
 from topline.pipeline.rows import StoredModel, TrainingRows, Transforms
 from topline.pipeline.rows.transforms import Nystroem

@@ -43,14 +43,14 @@ def top_count(config: Mapping[str, Any], n: int) -> float | None:
     return float(asked) if asked >= 1.0 else float(asked) * n
 
 
-def chosen_risk(config: TrainConfig, n: int) -> Risk:
-    """Return the risk that the options mean for n rows; `ConfigError` where there is none."""
-    k = top_count({"average_top": config.average_top}, n)
+def chosen_risk(average_top: float | None, n: int) -> Risk:
+    """Return the risk that the option means for n rows; raise `ConfigError` if there is none."""
+    k = top_count({"average_top": average_top}, n)
     if k is None:
         return MEAN_RISK
     if not 1.0 <= k <= n:
         raise ConfigError(
-            f"average_top {config.average_top:g} is {k:g} of {n} training rows: give a count from 1 to {n}"
+            f"average_top {average_top:g} is {k:g} of {n} training rows: give a count from 1 to {n}"
             f" or a share from {1.0 / n:.2g} on"
         )
     return AverageTopK(k)

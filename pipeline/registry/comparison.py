@@ -255,10 +255,7 @@ def _without_repeats(metrics: Iterable[RowMetric]) -> list[RowMetric]:
 
 
 def _row_values(
-    rows: TrainingRows,
-    sides: Sequence[ModelClasses],
-    metrics: Sequence[RowMetric],
-    progress: Progress | None,
+    rows: TrainingRows, sides: Sequence[ModelClasses], metrics: Sequence[RowMetric], progress: Progress | None
 ) -> list[tuple[NDArray[Any], ...]]:
     """Return each row's value (n,) under each model, for every metric; each row is read once."""
     begin(progress, "compare", len(rows), "rows")

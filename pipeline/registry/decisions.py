@@ -221,12 +221,7 @@ def mark(model_url: str, action: Literal["archive", "pin", "unpin"], *, reason: 
 
 
 def delete(
-    model_url: str,
-    *,
-    reason: str = "",
-    by: str = COMMAND_LINE,
-    force: bool = False,
-    at_once: bool = False,
+    model_url: str, *, reason: str = "", by: str = COMMAND_LINE, force: bool = False, at_once: bool = False
 ) -> Standing:
     """Delete a model; the champion, the one that a rollback would restore and pinned ones only if forced.
 

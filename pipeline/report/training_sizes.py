@@ -40,9 +40,12 @@ def measure_training_sizes(
     if record.evaluation is None:
         return "the model has not been evaluated"
     evaluation = None if record.multilabel else Evaluation.from_dict(record.evaluation)
-    reason = _obstacle(stored)
-    if evaluation is None or reason:
-        return reason or "models of several labels per row have no such curve yet"
+    if stored.kernel is not None:
+        return "a model with a kernel is a sum over its training rows"
+    if record.config.get("average_top") is not None or record.result.get("gap_kind") == "none":
+        return "its objective is not a mean of convex losses"
+    if evaluation is None:
+        return "models of several labels per row have no such curve yet"
     if evaluation.sizes:
         return ""
     rows = stored.rows("train")
@@ -56,16 +59,6 @@ def measure_training_sizes(
     points = _Curve(stored, loss, evaluation, progress).points(rows, sizes)
     measured = {**record.evaluation, "sizes": [json_object(point) for point in points]}
     record_if_possible(stored.model.url, measured, evaluation=measured)
-    return ""
-
-
-def _obstacle(stored: StoredModel) -> str:
-    """Return why the model has no such curve, or ""."""
-    record = stored.model.record
-    if stored.kernel is not None:
-        return "a model with a kernel is a sum over its training rows"
-    if record.config.get("average_top") is not None or record.result.get("gap_kind") == "none":
-        return "its objective is not a mean of convex losses"
     return ""
 
 
@@ -118,11 +111,7 @@ class _Curve:
         return [*points, SizePoint(len(rows), topk_shares(whole, self._ks), 0.0)]
 
     def _trained(
-        self,
-        X: Any,
-        y: NDArray[np.int64],
-        duals: NDArray[np.float32],
-        weights: NDArray[np.float64] | None,
+        self, X: Any, y: NDArray[np.int64], duals: NDArray[np.float32], weights: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Return W and A of a draw, started from the dual variables of the previous draw."""
         record = self._stored.model.record

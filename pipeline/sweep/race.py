@@ -202,7 +202,12 @@ def grown(one: Standing, parts: Sequence[Outcome], rule: Rule) -> Standing:
 
 def judged(standings: Sequence[Standing], rule: Rule, tol: float, confidence: float) -> list[Standing]:
     """End the running cells that are finished or out after a round."""
-    ended = [_failed(one) for one in standings]
+    ended = [
+        replace(one, state="pruned", why="failed: the numbers overflowed", rounds=one.rounds or (one.parts,))
+        if one.state == "running" and any(part.status == Status.NONFINITE.value for part in one.parts)
+        else one
+        for one in standings
+    ]
     if rule == "race":
         ended = _out_by_race(ended, tol, confidence)
     ended = [_ended_alone(one, rule, tol) for one in ended]
@@ -246,14 +251,6 @@ def lead(one: Standing, behind: Standing) -> float:
     """Return a cell's lead over another on the folds that both have seen."""
     both = _both(one, behind)
     return sum(left.hits - right.hits for left, right in both) / sum(part.rows for part, _ in both)
-
-
-def _failed(one: Standing) -> Standing:
-    """End a cell whose numbers overflowed."""
-    if one.state == "running" and any(part.status == Status.NONFINITE.value for part in one.parts):
-        rounds = one.rounds or (one.parts,)
-        return replace(one, state="pruned", why="failed: the numbers overflowed", rounds=rounds)
-    return one
 
 
 def _ended_alone(one: Standing, rule: Rule, tol: float) -> Standing:

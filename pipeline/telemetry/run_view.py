@@ -102,10 +102,7 @@ def thinned(rows: Rows, most: int) -> Rows:
 
 
 def _mark_extremes(
-    values: NDArray[np.float64],
-    starts: NDArray[np.intp],
-    stretch: NDArray[np.intp],
-    kept: NDArray[np.bool_],
+    values: NDArray[np.float64], starts: NDArray[np.intp], stretch: NDArray[np.intp], kept: NDArray[np.bool_]
 ) -> None:
     """Mark the first minimum and the first maximum of each stretch, ignoring NaN."""
     for sign in (1.0, -1.0):

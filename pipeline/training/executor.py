@@ -69,11 +69,7 @@ _FEWEST_PICKED = PICKED_ROWS // 8
 
 @contextmanager
 def open_executor(
-    run: Run,
-    cluster: ClusterConfig,
-    client: Client | None,
-    progress: Progress | None,
-    flag: StopFlag,
+    run: Run, cluster: ClusterConfig, client: Client | None, progress: Progress | None, flag: StopFlag
 ) -> Iterator[tuple[Executor, TrainingRows, StoredKernel | None, Run]]:
     """Choose where the blocks live: a client's workers, a local cluster's, or threads of this process.
 

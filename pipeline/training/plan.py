@@ -191,13 +191,13 @@ class TrainingPlan:
             return list(block_bounds(len(rows), min(blocks, len(rows))))
         if self.method.one_block:
             shared = 1 if self.shared is None else self.shared.blocks
-            return rows.block_bounds(most=max(_ascent_blocks(self.config, rows), shared))
+            return rows.block_bounds(most=max(_ascent_blocks(self.config.blocks, rows), shared))
         return rows.block_bounds(most=self.config.blocks or BLOCKS_AT_MOST)
 
 
-def _ascent_blocks(config: TrainConfig, rows: TrainingRows) -> int:
+def _ascent_blocks(blocks: int | None, rows: TrainingRows) -> int:
     """Return the number of blocks for dual ascent, whoever works."""
-    most = config.blocks or max(-(-rows.nbytes // ASCENT_BLOCK_BYTES), 1)
+    most = blocks or max(-(-rows.nbytes // ASCENT_BLOCK_BYTES), 1)
     return min(most, max(rows.batches, 1))
 
 
@@ -228,9 +228,11 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     spec = checked_spec(config, dataset_loss(config, dataset), raw)
     # A resumed run keeps its transforms and method.
     found = None if config.resume is None else latest_checkpoint(store, config.resume, check_duals=False)
-    transforms = (
-        _fitted(config, raw) if found is None else Transforms.from_arrays(config.transforms, found.arrays)
-    )
+    if found is not None:
+        transforms = Transforms.from_arrays(config.transforms, found.arrays)
+    else:
+        sparse, tiles = raw.dataset.info.layout == "csr", lambda: (rows for _, _, rows in raw.tiles())
+        transforms = Transforms.fit(config.transforms, tiles, is_sparse=sparse, seed=config.seed)
     # A smooth loss continues from the weights of an earlier model.
     begun = None if config.start_from is None else "lbfgs"
     if found is not None:
@@ -248,7 +250,9 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     n, d = examples.rows.shape
     problem = spec.problem(n, d, examples.m, examples.label_sets)
     # Chosen by the data and the options, not the workers: every cluster takes the same passes.
-    _, choice = spec.chosen(problem, rows=rows if _ascent_blocks(config, rows) == 1 else None, begun=begun)
+    _, choice = spec.chosen(
+        problem, rows=rows if _ascent_blocks(config.blocks, rows) == 1 else None, begun=begun
+    )
     spec = replace(spec, method=choice.method)
     stored = _stores_duals(config, spec, problem, rows)
     plan = TrainingPlan(
@@ -309,16 +313,6 @@ def resume_options(
         return type(config).model_validate({**recorded, **given})
     except ValidationError as error:
         raise ConfigError(f"the settings of {what} cannot be read: {error}") from error
-
-
-def _fitted(config: TrainConfig, raw: TrainingRows) -> Transforms:
-    """Fit the transforms on the training rows."""
-    return Transforms.fit(
-        config.transforms,
-        lambda: (rows for _, _, rows in raw.tiles()),
-        is_sparse=raw.dataset.info.layout == "csr",
-        seed=config.seed,
-    )
 
 
 def settings_of_model(config: TrainConfig, model_url: str) -> TrainConfig:

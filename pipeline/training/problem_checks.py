@@ -84,7 +84,7 @@ def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False)
         )
     chosen = config.model_copy(update={"k": resolved_k(config, m)})
     loss = chosen_loss(chosen, m)
-    _check_label_kind(chosen, loss, m, "the images have", several=several)
+    _check_label_kind(chosen.class_weight, loss, m, "the images have", several=several)
     spec = spec_of(chosen, loss, n)
     spec.chosen(spec.problem(n, 1, m, LabelSets.from_lists([[0]], m)[0] if several else None))
     parse_transforms(config.transforms)
@@ -93,7 +93,9 @@ def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False)
 def checked_spec(config: TrainConfig, loss: Loss, rows: TrainingRows) -> ProblemSpec:
     """Return the problem of resolved options for training rows; raise if they do not fit together."""
     info = rows.dataset.info
-    _check_label_kind(config, loss, info.m, f"dataset {info.id} has", several=info.label_sets is not None)
+    _check_label_kind(
+        config.class_weight, loss, info.m, f"dataset {info.id} has", several=info.label_sets is not None
+    )
     spec = spec_of(config, loss, len(rows))
     if rows.own_weights is not None:
         spec = replace(spec, weights=spec.weights or "sample_weight")
@@ -111,10 +113,10 @@ def spec_of(config: TrainConfig, loss: Loss, n: int) -> ProblemSpec:
     kernel = None
     if config.kernel is not None:
         kernel = make_kernel(config.kernel, config.kernel_gamma, config.kernel_degree, config.kernel_coef0)
-    weighted = config.class_weight != "none"
+    weights = None if config.class_weight == "none" else f"class_weight {config.class_weight}"
     return ProblemSpec(
-        loss, None, config.C, config.smoothing, config.smoothing_kind, chosen_risk(config, n), config.method,
-        kernel, f"class_weight {config.class_weight}" if weighted else None, config.keep_duals, stored=True,
+        loss, None, config.C, config.smoothing, config.smoothing_kind, chosen_risk(config.average_top, n),
+        config.method, kernel, weights, config.keep_duals, stored=True,
     )  # fmt: skip
 
 
@@ -126,7 +128,7 @@ def spec_of_model(record: ModelRecord) -> ProblemSpec:
     )
 
 
-def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, several: bool) -> None:
+def _check_label_kind(class_weight: Any, loss: Loss, m: int, data: str, *, several: bool) -> None:
     """Raise if the loss and the rows, named by `data`, disagree on one or several labels per row."""
     form = loss.form(m)
     if not several:
@@ -141,10 +143,10 @@ def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, sev
         raise ConfigError(
             f"{data} rows with several labels, and the loss {loss.name} is for one per row: use {SEVERAL}"
         )
-    if config.class_weight != "none":
+    if class_weight != "none":
         raise ConfigError(
             f"{data} rows with several labels, which have no class to be weighted by: leave"
-            f" class_weight {config.class_weight} out"
+            f" class_weight {class_weight} out"
         )
 
 
