@@ -48,7 +48,11 @@ def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes:
     gauge("free_bytes", "Room left where the store lies", free_bytes)
     gauge("store_bytes", "Room that the files of the store take", used_bytes)
     gauge("retraining", "1 while somebody retrains the store", at_work)
-    left = _certificates_left(now)
+    # Imports Dask, which only scraping should pay for.
+    from topline.pipeline.cluster.tls import configured_expiry
+
+    expires = configured_expiry()
+    left = None if expires is None else (expires.timestamp() - now) / 86400
     gauge("tls_days_left", "Until the first certificate of Dask's configuration here expires", left)
     _runs(gauge, seen)
     _decisions(gauge, seen, now)
@@ -107,14 +111,6 @@ def _interval(schedule: ServedSchedule, now: float) -> float:
         times.append(due.astimezone(UTC))
     waits = [(after - before).total_seconds() for before, after in pairwise(times[1:])]
     return max(waits, default=0.0)
-
-
-def _certificates_left(now: float) -> float | None:
-    # Imports Dask, which only scraping should pay for.
-    from topline.pipeline.cluster.tls import configured_expiry
-
-    expires = configured_expiry()
-    return None if expires is None else (expires.timestamp() - now) / 86400
 
 
 def _champion(gauge: Callable[..., None], seen: Overview, now: float) -> None:

@@ -169,7 +169,7 @@ class _Answers:
             "/sweeps/{sweep}": self._sweep,
             "/api/sweeps/{sweep}/parts": self._parts_of_sweep,
             "/metrics": self._metrics,
-            "/health": self._healthy,
+            "/health": lambda request: _json(request, health(self._follower.overview(self._now()))),
         }
 
     def _overview(self, request: Request) -> Response:
@@ -221,9 +221,6 @@ class _Answers:
         seen, store = self._follower.overview(self._now()), self._follower.store
         text = metrics_text(seen, self._now(), store.free_bytes(), store.used_bytes())
         return _answer(request, 200, "text/plain; version=0.0.4; charset=utf-8", text, "default-src 'none'")
-
-    def _healthy(self, request: Request) -> Response:
-        return _json(request, health(self._follower.overview(self._now())))
 
 
 _LOCAL_ONLY = (

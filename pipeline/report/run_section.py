@@ -68,24 +68,14 @@ def run_charts(columns: Mapping[str, Floats], tol: float | None) -> list[Titled]
     ]
     step = Series.of("step", axes["rounds"], columns["step"], 3, positive=True)
     active = Series.of("active share", axes["rounds"], columns["active"], 4)
-    if not np.isnan(columns["held_out"]).all():
-        drawn.append(("Accuracy on held-out rows", "seconds", held_out_chart(columns)))
-    return [
-        *drawn,
-        ("Step size", "rounds", line_chart([step], x_label="rounds", y_label="step", log=True)),
-        (
-            "Share of active examples",
-            "rounds",
-            line_chart([active], x_label="rounds", y_label="share", most=1.0),
-        ),
-    ]
-
-
-def held_out_chart(columns: Mapping[str, Floats]) -> Markup:
-    """Draw the share of held-out rows that were right at each look."""
     looks = ~np.isnan(columns["held_out"])
-    line = Series.of("top-1", columns["seconds"][looks], columns["held_out"][looks], 4)
-    return line_chart([line], x_label="seconds", y_label="share", most=1.0)
+    if looks.any():
+        line = Series.of("top-1", columns["seconds"][looks], columns["held_out"][looks], 4)
+        chart = line_chart([line], x_label="seconds", y_label="share", most=1.0)
+        drawn.append(("Accuracy on held-out rows", "seconds", chart))
+    steps = line_chart([step], x_label="rounds", y_label="step", log=True)
+    shares = line_chart([active], x_label="rounds", y_label="share", most=1.0)
+    return [*drawn, ("Step size", "rounds", steps), ("Share of active examples", "rounds", shares)]
 
 
 def gap_chart(axis: str, x: Floats, gaps: Floats, best: Floats, tol: float | None, label: str) -> Markup:
@@ -117,9 +107,8 @@ def work_charts(run: RunView) -> list[Titled]:
     memory = run.columns["memory_bytes"]
     if np.nan_to_num(memory).any():
         line = Series.of("memory", rounds, memory / 1e9, 2)
-        drawn.append(
-            ("Memory of all processes", "rounds", line_chart([line], x_label="rounds", y_label="GB"))
-        )
+        chart = line_chart([line], x_label="rounds", y_label="GB")
+        drawn.append(("Memory of all processes", "rounds", chart))
     return drawn
 
 

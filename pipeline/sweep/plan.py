@@ -167,7 +167,11 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
     rows = TrainingRows(dataset, "train")
     n = len(rows) if config.rows is None else min(len(rows), config.rows)
     _check_rows(config, rows, n)
-    paths = {variant_of(path): path for path in _paths(config, rows)}
+    paths = {}
+    for variant in config.variants():
+        path = resolve_options(config.train_config(Cell(variant, config.C[0])), dataset)
+        checked_spec(path, dataset_loss(path, dataset), rows)
+        paths[variant_of(path)] = path
     ks = {variant.k for variant in paths}
     metric = row_metric(config.metric or f"top-{config.topk or (ks.pop() if len(ks) == 1 else 0) or 1}")
     plan = SweepPlan(config, store, dataset, n, tuple(paths.values()), metric, config.resume or "")
@@ -199,16 +203,6 @@ def _check_metric(plan: SweepPlan) -> None:
             f"{int(counts.sum())} rows count in {metric.column}, and one of {plan.config.folds} folds has"
             " none of them: use fewer folds, more rows or another --metric"
         )
-
-
-def _paths(config: SweepConfig, rows: TrainingRows) -> list[TrainConfig]:
-    """Return the options of each path with k filled in; raise if they do not fit together."""
-    found, dataset = [], rows.dataset
-    for variant in config.variants():
-        path = resolve_options(config.train_config(Cell(variant, config.C[0])), dataset)
-        checked_spec(path, dataset_loss(path, dataset), rows)
-        found.append(path)
-    return found
 
 
 def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import cycle
 from typing import Any, Self
 
-from markupsafe import Markup
-
 from topline.pipeline.evaluation import row_metric
 from topline.pipeline.options import Cell, KernelChoice, Variant
 from topline.pipeline.pages import (
@@ -163,18 +161,8 @@ def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) ->
     config, info, grid = plan.config, plan.dataset.info, plan.config.grid()
     cells = tuple(_cell(one) for one in standings if one.rounds)
     return SweepResult(
-        sweep=plan.id,
-        store=plan.store.url,
-        dataset=info.id,
-        n=plan.n,
-        d=info.d,
-        m=info.m,
-        folds=config.folds,
-        topk=plan.topk,
-        metric=plan.metric.name,
-        rule=config.rule,
-        tol=config.tol,
-        cells=cells,
+        plan.id, plan.store.url, info.id, plan.n, info.d, info.m, config.folds, plan.topk, plan.metric.name,
+        config.rule, config.tol, cells,
         best=_cell(best),
         simplest=_cell(simplest_cell(standings, best)),
         at_edge=len(grid) > 1 and best.cell.C in (grid[0], grid[-1]),
@@ -182,7 +170,7 @@ def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) ->
         seconds=sum(cell.seconds for cell in cells),
         elapsed=elapsed,
         skipped=tuple(SkippedCell.of(one.cell) for one in standings if not one.rounds),
-    )
+    )  # fmt: skip
 
 
 def _cell(one: Standing) -> SweepCell:
@@ -193,7 +181,6 @@ def _cell(one: Standing) -> SweepCell:
     )  # fmt: skip
 
 
-TEMPLATE = "sweep.html.j2"
 Paths = Mapping[Variant, list[SweepCell]]
 
 
@@ -209,12 +196,17 @@ def render(result: SweepResult) -> str:
     paths: dict[Variant, list[SweepCell]] = {}
     for cell in result.cells:
         paths.setdefault(cell.variant, []).append(cell)
+    # Discs of accuracies with missing folds are hollow.
+    lines = [
+        replace(line, dots=tuple(cell.folds in (0, result.folds) for cell in cells))
+        for line, cells in zip(_lines(paths, "mean"), paths.values(), strict=True)
+    ]
     return make_page(
-        TEMPLATE,
+        "sweep.html.j2",
         result=result,
         tiles=tiles(result),
         cells=cell_table(_rows(result)),
-        accuracy=accuracy_plot(paths, result),
+        accuracy=line_chart(lines, x_label="C", y_label=f"{result.accuracy} accuracy", log_x=True, most=1.0),
         cost=line_chart(
             _lines(paths, "passes"), x_label="C", y_label="passes, all folds", log=True, log_x=True
         ),
@@ -246,15 +238,6 @@ def _rows(result: SweepResult) -> list[dict[str, Any]]:
          "ended": Badge("good", "best") if cell == result.best else cell.state, "why": cell.why}
         for cell in result.cells
     ]  # fmt: skip
-
-
-def accuracy_plot(paths: Paths, result: SweepResult) -> Markup:
-    """Draw the cross-validated accuracies of all paths over C, with hollow discs for missing folds."""
-    lines = [
-        replace(line, dots=tuple(cell.folds in (0, result.folds) for cell in cells))
-        for line, cells in zip(_lines(paths, "mean"), paths.values(), strict=True)
-    ]
-    return line_chart(lines, x_label="C", y_label=f"{result.accuracy} accuracy", log_x=True, most=1.0)
 
 
 def _lines(paths: Paths, figure: str) -> list[Series]:

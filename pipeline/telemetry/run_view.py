@@ -520,23 +520,22 @@ def _rounds_left(t: Floats, logs: Floats, goal: float) -> tuple[float, float, fl
     laws = [_line(t, logs), _line(np.log1p(t), logs)]
     errors = [law.error for law in laws]
     ranges = []
-    for law, rounds_of in zip(laws, (_in_rounds, _in_log_rounds), strict=True):
+    for law, in_logs in zip(laws, (False, True), strict=True):
         if law.error <= PLAUSIBLE * min(errors) + 1e-18 * len(t):
             drop, spread = logs[-1] - goal, law.errors * law.scatter
             steep, flat = (law.slope + sign * law.errors * law.slope_error for sign in (-1.0, 1.0))
-            least = rounds_of(t[-1], max(drop - spread, 0.0), steep)
-            most = rounds_of(t[-1], drop + spread, flat)
-            ranges.append((rounds_of(t[-1], drop, law.slope), least, most, law.error))
+            least = _rounds_of(in_logs, t[-1], max(drop - spread, 0.0), steep)
+            most = _rounds_of(in_logs, t[-1], drop + spread, flat)
+            ranges.append((_rounds_of(in_logs, t[-1], drop, law.slope), least, most, law.error))
     best = min(ranges, key=lambda one: one[3])
     return best[0], min(one[1] for one in ranges), max(one[2] for one in ranges)
 
 
-def _in_rounds(_: float, drop: float, slope: float) -> float:
-    return drop / -slope if slope < 0.0 else math.inf
-
-
-def _in_log_rounds(now: float, drop: float, slope: float) -> float:
+def _rounds_of(in_logs: bool, now: float, drop: float, slope: float) -> float:
+    """Return the rounds in which a line of this slope drops so far, over rounds or their logarithms."""
     steps = drop / -slope if slope < 0.0 else math.inf
+    if not in_logs:
+        return steps
     return (1.0 + now) * math.expm1(steps) if steps < 100.0 else math.inf
 
 
