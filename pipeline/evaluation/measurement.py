@@ -269,8 +269,10 @@ def _confusions(
     pairs, counts = np.unique(y[wrong] * m + given[wrong], return_counts=True)
     order = np.argsort(-counts, kind="stable")[:most]
     confused = tuple(Confusion(names[pairs[i] // m], names[pairs[i] % m], int(counts[i])) for i in order)
-    matrix = np.bincount(y * m + given, minlength=m * m).reshape(m, m) if m <= MATRIX_CLASSES else np.empty(0)
-    return {"confused": confused, "confusion": tuple(map(tuple, matrix.tolist()))}
+    matrix: list[list[int]] = []
+    if m <= MATRIX_CLASSES:
+        matrix = np.bincount(y * m + given, minlength=m * m).reshape(m, m).tolist()
+    return {"confused": confused, "confusion": tuple(map(tuple, matrix))}
 
 
 def _label_sets(

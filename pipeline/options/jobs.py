@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class JobOptions(Options):
     """Where everything goes; the section [run] of a configuration file."""
 
-    store: NonEmpty = Field(RUN_STORE, description="Store for features, models and reports")
-    report: Path | None = Field(None, description="Report to write (default: in the store)")
+    store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and reports")
+    report: Path | None = Field(default=None, description="Report to write (default: in the store)")
     training_sizes: bool | None = Field(
-        None,
+        default=None,
         description="Say in the report whether more images would help, by training on parts of them"
         " (default: if that is cheap)",
     )
@@ -40,61 +40,66 @@ class RunConfig(JobOptions):
     Without images it takes the digits that come with scikit-learn.
     """
 
-    extract: ExtractConfig = Field(ExtractConfig(), description="How images become features")
-    search: SearchConfig = Field(SearchConfig(), description="What is searched before it is trained")
-    train: TrainConfig = Field(TrainConfig(), description="How the classifier is trained")
-    evaluate: EvaluateConfig = Field(EvaluateConfig(), description="What is measured of it")
+    extract: ExtractConfig = Field(default=ExtractConfig(), description="How images become features")
+    search: SearchConfig = Field(default=SearchConfig(), description="What is searched before it is trained")
+    train: TrainConfig = Field(default=TrainConfig(), description="How the classifier is trained")
+    evaluate: EvaluateConfig = Field(default=EvaluateConfig(), description="What is measured of it")
 
 
 class PromotionRule(Options):
     """When a challenger becomes champion: every condition must hold; an empty limit is no condition."""
 
     k: int | None = Field(
-        None, ge=1, description="k of the top-k accuracy that decides (default: the loss's k)"
+        default=None, ge=1, description="k of the top-k accuracy that decides (default: the loss's k)"
     )
     metric: str | None = Field(
-        None, description="Metric that decides instead, by its name in evaluation records"
+        default=None, description="Metric that decides instead, by its name in evaluation records"
     )
     least_gain: float = Field(
-        0.0, ge=-1.0, le=1.0, description="Required gain in accuracy; a negative one allows a loss"
+        default=0.0, ge=-1.0, le=1.0, description="Required gain in accuracy; a negative one allows a loss"
     )
-    confidence: float = Field(0.95, gt=0.0, lt=1.0, description="Confidence level of the gain's interval")
+    confidence: float = Field(
+        default=0.95, gt=0.0, lt=1.0, description="Confidence level of the gain's interval"
+    )
     prove_gain: bool = Field(
-        False, description="The interval's lower end must reach the gain, not the estimate alone"
+        default=False, description="The interval's lower end must reach the gain, not the estimate alone"
     )
-    need_certificate: bool = Field(True, description="Only a certified model is promoted")
+    need_certificate: bool = Field(default=True, description="Only a certified model is promoted")
     basis: Literal["A", "W", "any"] = Field(
-        "any",
+        default="any",
         description="What its certificate must come from: A, dual variables that are stored; W, those or the"
         " weights alone; any, also sums that the training run stored",
     )
     most_feature_drift: float | None = Field(
-        0.25, ge=0.0, description="Largest mean population stability index of the features"
+        default=0.25, ge=0.0, description="Largest mean population stability index of the features"
     )
     most_balance_change: float | None = Field(
-        0.2, ge=0.0, le=1.0, description="Largest total variation of the class shares"
+        default=0.2, ge=0.0, le=1.0, description="Largest total variation of the class shares"
     )
 
     most_domain_auc: float | None = Field(
-        None,
+        default=None,
         ge=0.5,
         le=1.0,
         description="Largest ROC area of a classifier that tells new rows from the champion's",
     )
     on_class_changes: Literal["compare-common", "count-misses", "refuse"] = Field(
-        "compare-common",
+        default="compare-common",
         description="If a class was added, removed, renamed or merged: compare on the classes that both"
         " models know, count rows of a class that one does not know as its misses, or refuse a challenger"
         " that lacks a class of the champion",
     )
     least_rows: float = Field(
-        0.5, ge=0.0, le=1.0, description="Training and held-out rows needed, as a share of the champion's"
+        default=0.5,
+        ge=0.0,
+        le=1.0,
+        description="Training and held-out rows needed, as a share of the champion's",
     )
     widest_interval: float | None = Field(
-        None, gt=0.0, description="Widest interval of the gain, from end to end, to decide by"
+        default=None, gt=0.0, description="Widest interval of the gain, from end to end, to decide by"
     )
     least_common: float = Field(
-        0.5, ge=0.0, le=1.0, description="Share of the champion's classes that must still be there"
+        default=0.5, ge=0.0, le=1.0, description="Share of the champion's classes that must still be there"
     )
 
     def metric_for(self, record: ModelRecord) -> str:
@@ -108,41 +113,43 @@ class PromotionRule(Options):
 class PruneConfig(Options):
     """What stays in a store; the section [prune] of a configuration file."""
 
-    keep: int = Field(10, ge=1, description="Newest models, runs, sweeps and datasets to keep, of each kind")
-    days: float = Field(30.0, ge=0.0, description="Keep everything younger than this many days")
+    keep: int = Field(
+        default=10, ge=1, description="Newest models, runs, sweeps and datasets to keep, of each kind"
+    )
+    days: float = Field(default=30.0, ge=0.0, description="Keep everything younger than this many days")
 
 
 class RetrainOptions(Options):
     """Where it happens and what it starts from; the section [retrain] of a configuration file."""
 
-    store: NonEmpty = Field(RUN_STORE, description="Store for features, models and decisions")
+    store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and decisions")
     start: Literal["last", "champion", "zero"] = Field(
-        "last", description="Model that training starts from: the last one, the champion or none"
+        default="last", description="Model that training starts from: the last one, the champion or none"
     )
     keep_edits: bool = Field(
-        True,
+        default=True,
         description="Correct labels and leave rows out as the newest edited version of the dataset does, or"
         " take labels from the images alone",
     )
     overlap: Literal["refuse", "wait"] = Field(
-        "refuse", description="What to do while another retraining works on the store"
+        default="refuse", description="What to do while another retraining works on the store"
     )
     wait_seconds: float = Field(
-        3600.0, ge=0.0, description="Longest wait for the other one in seconds, with --overlap wait"
+        default=3600.0, ge=0.0, description="Longest wait for the other one in seconds, with --overlap wait"
     )
     prune: bool = Field(
-        False, description="Prune the store after each retraining, by the rule of topline prune"
+        default=False, description="Prune the store after each retraining, by the rule of topline prune"
     )
 
 
 class RetrainConfig(RetrainOptions):
     """A retraining: its own options, and those of its steps, whose `store` it replaces."""
 
-    extract: ExtractConfig = Field(ExtractConfig(), description="How images become features")
-    train: TrainConfig = Field(TrainConfig(), description="How the challenger is trained")
-    promote: PromotionRule = Field(PromotionRule(), description="When it becomes champion")
-    retention: PruneConfig = Field(PruneConfig(), description="What is kept in the store")
-    split: Literal["val", "test"] = Field("test", description="Held-out rows that decide")
+    extract: ExtractConfig = Field(default=ExtractConfig(), description="How images become features")
+    train: TrainConfig = Field(default=TrainConfig(), description="How the challenger is trained")
+    promote: PromotionRule = Field(default=PromotionRule(), description="When it becomes champion")
+    retention: PruneConfig = Field(default=PruneConfig(), description="What is kept in the store")
+    split: Literal["val", "test"] = Field(default="test", description="Held-out rows that decide")
 
 
 def refuse_label_sets(images: ExtractConfig) -> None:

@@ -96,41 +96,50 @@ class SweepConfig(ProblemConfig):
     """
 
     C: tuple[float, ...] = Field(
-        _costs("1e-3:1e2:11"),
+        default=_costs("1e-3:1e2:11"),
         description="Costs to try: numbers, or LOW:HIGH:COUNT for COUNT values a constant factor apart",
     )
-    loss: tuple[NonEmpty, ...] = Field((DEFAULT_LOSS,), description="Losses to try")
-    k: tuple[int, ...] = Field((), description="k of the top-k losses to try (as for train)")
-    smoothing: tuple[float, ...] = Field((0.0,), description="Smoothings to try")
+    loss: tuple[NonEmpty, ...] = Field(default=(DEFAULT_LOSS,), description="Losses to try")
+    k: tuple[int, ...] = Field(default=(), description="k of the top-k losses to try (as for train)")
+    smoothing: tuple[float, ...] = Field(default=(0.0,), description="Smoothings to try")
     topk: int | None = Field(
-        None, ge=1, description="Cells are compared by top-k accuracy at this k (the k tried, or 1)"
+        default=None, ge=1, description="Cells are compared by top-k accuracy at this k (the k tried, or 1)"
     )
     metric: NonEmpty | None = Field(
-        None,
+        default=None,
         description="Metric to compare by instead: top-K, macro-top-K (mean over classes) or tail-top-K (mean"
         " over the rarest third of the classes)",
     )
-    folds: int = Field(5, ge=2, le=50, description="Number of stratified folds, the same for all cells")
+    folds: int = Field(
+        default=5, ge=2, le=50, description="Number of stratified folds, the same for all cells"
+    )
     rows: int | None = Field(
-        None, ge=2, description="Use this many training rows, a sample stratified by class"
+        default=None, ge=2, description="Use this many training rows, a sample stratified by class"
     )
     rule: Rule = Field(
-        "race",
+        default="race",
         description="When cells end early: by certificate alone, also by a race over the folds, or none",
     )
-    confidence: float = Field(0.95, gt=0.5, lt=1.0, description="Confidence with which the race drops a cell")
+    confidence: float = Field(
+        default=0.95, gt=0.5, lt=1.0, description="Confidence with which the race drops a cell"
+    )
     kernel_gamma: tuple[float | GammaRule, ...] = Field(
-        (), description="Values of the kernel's gamma to try: numbers, scale, auto or median"
+        default=(), description="Values of the kernel's gamma to try: numbers, scale, auto or median"
     )
-    kernel_degree: tuple[int, ...] = Field((), description="Degrees of the polynomial kernel to try")
-    kernel_coef0: tuple[float, ...] = Field((), description="Constants of the polynomial kernel to try")
-    method: NonEmpty = Field("dual_ascent", description="dual_ascent or sdca")
+    kernel_degree: tuple[int, ...] = Field(default=(), description="Degrees of the polynomial kernel to try")
+    kernel_coef0: tuple[float, ...] = Field(
+        default=(), description="Constants of the polynomial kernel to try"
+    )
+    method: NonEmpty = Field(default="dual_ascent", description="dual_ascent or sdca")
     tol: float = Field(
-        1e-3, gt=0.0, allow_inf_nan=False, description="Relative gap at which a cell ends at the latest"
+        default=1e-3,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="Relative gap at which a cell ends at the latest",
     )
-    max_passes: int = Field(3000, ge=1, description="Most passes over a fold's rows, for each cell")
-    resume: NonEmpty | None = Field(None, description="Id of a stopped sweep to continue")
-    train_best: bool = Field(False, description="Train the best cell on all training rows at the end")
+    max_passes: int = Field(default=3000, ge=1, description="Most passes over a fold's rows, for each cell")
+    resume: NonEmpty | None = Field(default=None, description="Id of a stopped sweep to continue")
+    train_best: bool = Field(default=False, description="Train the best cell on all training rows at the end")
 
     @model_validator(mode="wrap")
     @classmethod

@@ -104,35 +104,35 @@ class Options(BaseModel):
 class ProblemConfig(Options):
     """What a training run and every cell of a sweep have in common: the data, and parts of the problem."""
 
-    store: NonEmpty = Field(DATA_STORE, description="Store that holds the dataset")
-    dataset: NonEmpty = Field("latest", description="Dataset id, or latest")
+    store: NonEmpty = Field(default=DATA_STORE, description="Store that holds the dataset")
+    dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
     weights: Weights | tuple[float, ...] | None = Field(
-        None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
+        default=None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
     )
     margins: MarginsText | None = Field(
-        None,
+        default=None,
         description="Margins of the structured hinge: an m x m matrix (.npy or .csv), logit-adjusted[:TAU] or"
         " ldam[:POWER] by class sizes, or tree:FILE of child,parent",
     )
     smoothing_kind: Literal["moreau", "others"] = Field(
-        "moreau", description="Smooth in all m scores, or (others) in those of the other classes only"
+        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes only"
     )
     class_weight: ClassWeightOption = Field(
-        "none",
+        default="none",
         description="balanced: every class counts equally, whatever its number of rows; or weights of"
         " classes, 1 for others, as cat=2,dog=0.5 or a file (.csv with a line class,weight for each, .json)",
     )
     kernel: KernelName | None = Field(
-        None,
+        default=None,
         description="Exact kernel: linear, rbf, polynomial, chi2, laplacian or intersection; precomputed (not"
         " for a sweep) where each row holds its values with the training rows; none trains on the features",
     )
     transforms: TransformNames = Field(
-        DEFAULT_TRANSFORMS,
+        default=DEFAULT_TRANSFORMS,
         description="Transforms fitted on the training rows, in this order: any of l2, power:0.5, hellinger,"
         " chi2, standardize, pca:N, nystroem:N, fourier:N and bias, or none",
     )
-    seed: int = Field(0, ge=0, description="Seed of the random numbers")
+    seed: int = Field(default=0, ge=0, description="Seed of the random numbers")
 
 
 class TrainConfig(ProblemConfig):
@@ -142,63 +142,65 @@ class TrainConfig(ProblemConfig):
     the same as in that run, except the stopping rules and the pace of checkpoints.
     """
 
-    loss: NonEmpty = Field(DEFAULT_LOSS, description=", ".join(LOSS_RULES) + "; with k alone topk_hinge")
-    k: int | None = Field(
-        None, ge=1, description="k of the top-k losses (5, or half of the classes if they are few)"
+    loss: NonEmpty = Field(
+        default=DEFAULT_LOSS, description=", ".join(LOSS_RULES) + "; with k alone topk_hinge"
     )
-    C: float = Field(1.0, gt=0.0, allow_inf_nan=False, description="Cost of the losses, 1 / (lam n)")
+    k: int | None = Field(
+        default=None, ge=1, description="k of the top-k losses (5, or half of the classes if they are few)"
+    )
+    C: float = Field(default=1.0, gt=0.0, allow_inf_nan=False, description="Cost of the losses, 1 / (lam n)")
     smoothing: float = Field(
-        0.0, ge=0.0, allow_inf_nan=False, description="gamma of the Moreau envelope of a hinge"
+        default=0.0, ge=0.0, allow_inf_nan=False, description="gamma of the Moreau envelope of a hinge"
     )
     average_top: float | None = Field(
-        None,
+        default=None,
         gt=0.0,
         allow_inf_nan=False,
         description="Minimise the mean of the K largest losses, not of all; below 1 a share of the rows",
     )
     method: NonEmpty = Field(
-        DEFAULT_METHOD, description="auto chooses by the problem: " + ", ".join(METHOD_NAMES)
+        default=DEFAULT_METHOD, description="auto chooses by the problem: " + ", ".join(METHOD_NAMES)
     )
     kernel_gamma: float | Literal["scale", "auto", "median"] | None = Field(
-        None,
+        default=None,
         description="gamma of the kernel: a number, scale = 1 / (d var X), auto = 1 / d or median = 1 over"
         " the median distance",
     )
-    kernel_degree: int | None = Field(None, ge=1, description="Degree of the polynomial kernel (3)")
+    kernel_degree: int | None = Field(default=None, ge=1, description="Degree of the polynomial kernel (3)")
     kernel_coef0: float | None = Field(
-        None, ge=0.0, allow_inf_nan=False, description="Constant of the polynomial kernel (0)"
+        default=None, ge=0.0, allow_inf_nan=False, description="Constant of the polynomial kernel (0)"
     )
     kernel_bytes: int = Field(
-        8 << 30, ge=1, description="Most bytes of memory for the kernel matrix and its factor"
+        default=8 << 30, ge=1, description="Most bytes of memory for the kernel matrix and its factor"
     )
-    tol: float = Field(1e-3, gt=0.0, lt=1.0, description="Relative duality gap to reach")
-    max_passes: int = Field(1000, ge=1, description="Most passes over the data")
-    time_limit: float | None = Field(None, gt=0.0, description="Most seconds of training")
+    tol: float = Field(default=1e-3, gt=0.0, lt=1.0, description="Relative duality gap to reach")
+    max_passes: int = Field(default=1000, ge=1, description="Most passes over the data")
+    time_limit: float | None = Field(default=None, gt=0.0, description="Most seconds of training")
     blocks: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=BLOCKS_AT_MOST,
         description="Blocks of rows that are updated at the same time, at least one per worker; fewer blocks"
         " take fewer rounds (default: by the size of the data)",
     )
-    resume: NonEmpty | None = Field(None, description="Id of an interrupted run to continue")
+    resume: NonEmpty | None = Field(default=None, description="Id of an interrupted run to continue")
     start_from: NonEmpty | None = Field(
-        None, description="Id of a model of the store to start from (default: from zero)"
+        default=None, description="Id of a model of the store to start from (default: from zero)"
     )
     keep_duals: bool | None = Field(
-        None,
+        default=None,
         description="Store the dual variables with the model (default: if they are small, or no larger than"
         " the features and held anyway)",
     )
     checkpoint_seconds: float = Field(
-        2.0, gt=0.0, description="Seconds between checkpoints, more if saving is slow"
+        default=2.0, gt=0.0, description="Seconds between checkpoints, more if saving is slow"
     )
     chosen: dict[str, Any] | None = Field(
-        None,
+        default=None,
         description="What the search compared that chose loss, C and transforms",
         json_schema_extra={"flag": False},
     )
-    certify: bool = Field(True, description="Recompute the gap from what was stored, after training")
+    certify: bool = Field(default=True, description="Recompute the gap from what was stored, after training")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -250,12 +252,12 @@ class SearchConfig(Options):
     """Whether loss, C and scaling are searched, and for which accuracy."""
 
     auto: bool | None = Field(
-        None,
+        default=None,
         description="Search loss, C and, of imported columns, scaling before training, with the work of"
         " six trainings at most, or 10 seconds of computing where that is more",
     )
     goal: str = Field(
-        "top-1",
+        default="top-1",
         alias="for",
         description="Accuracy to search for: top-1, another such as top-3, top-k (5, or half of the classes)"
         " or macro, the mean over classes",
@@ -304,23 +306,27 @@ class SearchConfig(Options):
 class ClusterConfig(Options):
     """Where a job runs: in this process (workers = 0), on a cluster of its own, or on a running one."""
 
-    workers: int | None = Field(None, ge=0, description="Workers; 0: in this process (default: one per core)")
-    threads_per_worker: int = Field(1, ge=1, description="Threads of each worker")
+    workers: int | None = Field(
+        default=None, ge=0, description="Workers; 0: in this process (default: one per core)"
+    )
+    threads_per_worker: int = Field(default=1, ge=1, description="Threads of each worker")
     memory_limit: NonEmpty | None = Field(
-        None,
+        default=None,
         description="Memory of all processes together, such as 6GiB; a running cluster keeps its own limits",
     )
-    scheduler: NonEmpty | None = Field(None, description="Address of a running Dask scheduler")
+    scheduler: NonEmpty | None = Field(default=None, description="Address of a running Dask scheduler")
     cache_bytes: int = Field(
-        1 << 30, ge=0, description="Bytes of features kept in memory, all workers together"
+        default=1 << 30, ge=0, description="Bytes of features kept in memory, all workers together"
     )
-    worker_wait: float = Field(60.0, gt=0.0, description="Seconds to wait for a first worker")
+    worker_wait: float = Field(default=60.0, gt=0.0, description="Seconds to wait for a first worker")
     heartbeat_timeout: float = Field(
-        60.0,
+        default=60.0,
         gt=0.0,
         description="Seconds without a heartbeat, or progress of its call, after which a worker is lost",
     )
-    dashboard: bool = Field(False, description="Serve Dask's dashboard on this machine, to all who use it")
+    dashboard: bool = Field(
+        default=False, description="Serve Dask's dashboard on this machine, to all who use it"
+    )
 
     @property
     def left_to_scheduler(self) -> tuple[str, ...]:
@@ -336,5 +342,5 @@ class ClusterConfig(Options):
 class EvaluateConfig(Options):
     """What is evaluated after training."""
 
-    split: Literal["train", "val", "test"] = Field("test", description="Rows to evaluate on")
-    confused: int = Field(20, ge=0, description="Most confused pairs to list")
+    split: Literal["train", "val", "test"] = Field(default="test", description="Rows to evaluate on")
+    confused: int = Field(default=20, ge=0, description="Most confused pairs to list")
