@@ -17,7 +17,6 @@ from tests.benchmarks.models import (
     photograph_accuracy,
     photograph_features,
     picture_graphs,
-    rare_class_sets,
     rows_removed,
     suggestions,
     trust,
@@ -89,18 +88,6 @@ def test_the_profile_falls_to_a_hundredth() -> None:
     y = np.repeat(np.arange(5), 400)
     sizes = np.sort(np.bincount(y[long_tail.long_tail(y, 0)]))
     assert sizes.tolist() == [4, 13, 40, 126, 400]
-
-
-@pytest.mark.benchmarks
-def test_sets_of_rare_classes_keep_the_coverage(capsys: pytest.CaptureFixture[str]) -> None:
-    """A class in every set cannot fall short, which costs size."""
-    assert rare_class_sets.main(["--quick"]) == 0
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()[1:]]
-    found = [[float(value.rstrip("%")) for value in line.split()[-5:]] for line in lines]
-    assert [line.split("  ")[0] for line in lines] == list(rare_class_sets.RULES)
-    together, each, clusters = found
-    assert each[2] <= together[2] + 0.05
-    assert each[4] > max(together[4], clusters[4])
 
 
 def test_made_stripes_are_told_apart(capsys) -> None:

@@ -17,7 +17,6 @@ from tests.benchmarks.scale import (
     many_classes,
     memory_limits,
     network,
-    overview_scale,
     row_metric,
     sparse_commands,
     worker_speed,
@@ -160,15 +159,6 @@ def test_rounds_on_slow_links_take_what_the_bytes_take(capsys) -> None:
     # No round is shorter than its bytes take on the coordinator's link, and few bytes more pass than weights.
     assert measured.seconds > model.down + model.up
     assert 1.0 < (measured.sent + measured.received) / model.nbytes < 1.5
-
-
-def test_pages_of_an_old_store(tmp_path: Path) -> None:
-    store = overview_scale.old_store(tmp_path / "store", runs=12, models=6, rounds=50)
-    for page in ("overview", "run"):
-        found = overview_scale.look(store, page)
-        assert found.size > 10_000
-        assert found.cold > 0
-        assert page in str(found)
 
 
 def test_the_metrics_save_passes(capsys) -> None:

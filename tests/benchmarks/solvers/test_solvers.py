@@ -22,8 +22,6 @@ from tests.benchmarks.solvers.average_top_blocks import BLOCKS
 from tests.benchmarks.solvers.average_top_blocks import main as measure_average_top
 from tests.benchmarks.solvers.block_rounds import BLOCKS as BLOCK_COUNTS
 from tests.benchmarks.solvers.block_rounds import main as measure_rounds
-from tests.benchmarks.solvers.column_updates import forms, simplex_by_sorting, table, top5_by_qp
-from tests.benchmarks.solvers.column_updates import measure as measure_updates
 from tests.benchmarks.solvers.pass_cost import main as measure_passes
 from tests.benchmarks.solvers.pass_cost import measure
 from tests.benchmarks.solvers.peer_fits import PEERS, timed_fit
@@ -33,7 +31,6 @@ from tests.benchmarks.solvers.regret import drawn as drawn_in_regret
 from tests.benchmarks.solvers.regret import main as measure_regret
 from tests.reference import losses as reference
 from topline import MaxHinge
-from topline.solvers.losses.rows import column_updates
 from topline.solvers.methods import METHODS
 
 
@@ -209,29 +206,6 @@ def test_a_problem_follows_from_its_seed_and_number() -> None:
 )
 def test_the_regret_is_over_the_best_that_ended(seconds, regret) -> None:
     assert Outcome(seconds, "").regret == regret
-
-
-def test_column_updates_are_timed() -> None:
-    rows = list(measure_updates(sizes=(5, 12), seconds=0.0))
-    assert [row.m for row in rows] == [5, 12]
-    assert all(min(*row.kernels.values(), row.sorting, row.general) > 0 for row in rows)
-    assert "max hinge / sorting" in table(rows)
-
-
-def test_the_qp_peer_solves_the_same_problem() -> None:
-    q = np.random.default_rng(1).standard_normal((6, 9))
-    for i, own in enumerate([0, 8, 3, 3, 1, 5]):
-        alpha = column_updates(forms(9)["top-5"], q[i : i + 1], np.array([own]), 1.0)[0]
-        beta, _ = top5_by_qp(q[i], own)
-        np.testing.assert_allclose(np.delete(beta, own), -np.delete(alpha, own), atol=1e-4)
-
-
-def test_the_sorting_peer_projects_on_the_simplex() -> None:
-    q = np.random.default_rng(0).standard_normal((20, 7))
-    x = simplex_by_sorting(q)
-    np.testing.assert_allclose(x.sum(axis=1), 1.0, rtol=1e-14)
-    # Optimal: no vertex of the simplex lies further along q - x than x itself.
-    np.testing.assert_allclose((q - x).max(axis=1), ((q - x) * x).sum(axis=1), atol=1e-13)
 
 
 def test_the_cost_of_a_pass_is_measured() -> None:
