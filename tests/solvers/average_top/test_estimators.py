@@ -14,7 +14,6 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV
 from sklearn.svm import LinearSVC
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.solvers.average_top.problems import examples
 from topline import (
@@ -32,35 +31,6 @@ from topline import (
 from topline.solvers.average_top import Absolute, Hinge, minimise, minimise_with_kernel
 from topline.solvers.average_top.estimators import CollapsedWarning
 from topline.solvers.kernels import RBFKernel, WithConstant
-
-
-@parametrize_with_checks(
-    [
-        # Of several classes some checks have random labels, for which a few rounds will do.
-        AverageTopKClassifier(max_iterations=20),
-        AverageTopKRegressor(),
-    ]
-)
-# Labels drawn at random contradict each other, and the scikit-learn checks draw many.
-@pytest.mark.filterwarnings("ignore::topline.solvers.average_top.estimators.CollapsedWarning")
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learns_own_checks(estimator, check) -> None:
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        AverageTopKClassifier(loss="logistic", k=None, C=1000.0, kernel="rbf", max_iterations=20),
-        AverageTopKRegressor(loss="absolute", kernel="rbf", k=0.9),
-    ]
-)
-# Labels drawn at random contradict each other, and the scikit-learn checks draw many.
-@pytest.mark.filterwarnings("ignore::topline.solvers.average_top.estimators.CollapsedWarning")
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learns_own_checks_of_other_configurations(estimator, check) -> None:
-    check(estimator)
-
 
 NAMES = np.array(["no", "yes"])
 BINARY_X, SIGNS = examples("hinge", seed=3, noise=0.4)

@@ -11,7 +11,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, top_k_accuracy_score
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.solvers.problems import examples
 from topline import (
@@ -24,31 +23,6 @@ from topline import (
 
 X, Y = examples()
 CS = [0.01, 0.1, 1.0]
-
-#: As for scikit-learn's own LogisticRegressionCV; on the check's dense rows both folds choose the same C.
-FOLDS_OF_OTHER_ROWS = {
-    "check_sample_weight_equivalence_on_sparse_data": "repeated rows come into other folds"
-}
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [TopKClassifierCV(Cs=[0.1, 1.0], cv=2), TopKClassifierCV(loss="auto", cv=2)],
-    expected_failed_checks=lambda _: FOLDS_OF_OTHER_ROWS,
-)
-# Some checks fit labels drawn at random on features around 100, where the default budget is too small, and
-# nothing can be learnt.
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.filterwarnings("ignore:the model is right of:UserWarning")
-def test_scikit_learns_own_checks(estimator, check) -> None:
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks([RegularisationPath(Cs=[0.1, 1.0])])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learns_own_checks_of_a_path(estimator, check) -> None:
-    check(estimator)
 
 
 @pytest.mark.parametrize("scoring", [None, "top_k"])

@@ -15,9 +15,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from tests.solvers.estimators.test_topk import expected_failures
 from tests.solvers.problems import M, examples
 from topline import (
     InvalidProblemError,
@@ -35,35 +33,6 @@ X, Y = examples()
 NEW = examples(n=25, seed=5)[0]
 C = 0.3
 LAM = 1.0 / (len(Y) * C)
-
-#: Checks of scikit-learn that are expected to fail, each with its reason; an unexpected pass fails too.
-NO_KERNEL_MATRIX = {
-    "check_estimators_dtypes": "cuts a Gram matrix to whole numbers, which makes it indefinite",
-    "check_positive_only_tag_during_fit": "subtracts the mean of a Gram matrix, which makes it indefinite",
-}
-
-NEGATIVE = {"check_class_weight_classifiers": "gives every classifier negative features, whatever its tags"}
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        TopKClassifier(kernel="rbf"),
-        TopKClassifier(kernel="rbf", gamma=0.5, loss="max_hinge", fit_intercept=False),
-        TopKClassifier(loss="topk_hinge", kernel="precomputed"),
-        TopKClassifier(loss="topk_hinge", kernel="linear", smoothing=0.5),
-        TopKClassifier(kernel="polynomial", coef0=1.0, loss="max_hinge"),
-        TopKClassifier(loss="topk_hinge", kernel="chi2"),
-    ],
-    expected_failed_checks=lambda model: {
-        **expected_failures(model),
-        **(NO_KERNEL_MATRIX if model.kernel == "precomputed" else {}),
-        **(NEGATIVE if model.kernel == "chi2" else {}),
-    },
-)
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learns_own_checks(estimator, check) -> None:
-    check(estimator)
 
 
 def fitted(**parameters):

@@ -18,7 +18,6 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.svm import LinearSVC
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.solvers.problems import M, examples, several_labels
 from topline import (
@@ -43,50 +42,6 @@ Y = TABLE.indicator(CODES).astype(int)
 Y[59] = 0
 NAMES = np.array(["ash", "birch", "cedar", "elm", "fir"])
 SETS = [set(NAMES[row == 1]) for row in Y]
-
-NOT_TO_THE_LAST_DIGIT = dict.fromkeys(
-    (f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")),
-    "compares scores to 1e-7, and a run of visits to single rows ends within tol of the optimum",
-)
-#: Scikit-learn's own multilabel data have rows without a label.
-UNLABELLED = dict.fromkeys(
-    (
-        "check_classifier_multioutput",
-        "check_classifiers_multilabel_representation_invariance",
-        "check_classifiers_multilabel_output_format_predict",
-        "check_classifiers_multilabel_output_format_predict_proba",
-        "check_classifiers_multilabel_output_format_decision_function",
-    ),
-    "gives rows without a label, for which the cross entropy does not exist",
-)
-
-
-def expected_failures(model) -> dict[str, str]:
-    failures = NOT_TO_THE_LAST_DIGIT if model.method == "auto" else {}
-    return failures | (UNLABELLED if model.loss == "multilabel_softmax" else {})
-
-
-@parametrize_with_checks(
-    [
-        MultilabelClassifier(),
-    ],
-    expected_failed_checks=expected_failures,
-)
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learns_own_checks(estimator, check) -> None:
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        MultilabelClassifier(loss="multilabel_softmax", method="lbfgs"),
-    ],
-    expected_failed_checks=expected_failures,
-)
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learns_own_checks_of_other_configurations(estimator, check) -> None:
-    check(estimator)
 
 
 def fitted(y=Y, **parameters):

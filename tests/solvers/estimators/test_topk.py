@@ -25,7 +25,6 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import (
     check_sample_weight_equivalence_on_dense_data,
     check_sample_weight_equivalence_on_sparse_data,
-    parametrize_with_checks,
 )
 
 from tests.reference import losses as reference
@@ -53,84 +52,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:the loss .* gives up top-1 accur
 
 X, Y = examples()
 NAMES = np.array(["ash", "birch", "cedar", "elm", "fir"])
-
-#: Checks of scikit-learn that are expected to fail, each with its reason; an unexpected pass fails too.
-#: The checks themselves skip data frames where pandas is missing, and array APIs, which TopKClassifier lacks.
-NOT_TO_THE_LAST_DIGIT = {
-    kind: (
-        f"check_sample_weight_equivalence_on_{kind}_data",
-        "compares scores to 1e-7, and a run ends within tol of the optimum, which is 1e-3 here",
-    )
-    for kind in ("dense", "sparse")
-}
-WITHOUT_A_BIAS = {
-    "check_class_weight_classifiers": "asks for one class at 87 % of points all around the origin, where a "
-    "classifier without a bias gives one class at a point and another at its mirror image"
-}
-
-
-def expected_failures(model) -> dict[str, str]:
-    """Give the checks that a model is expected to fail."""
-    close = model.method == "auto" and model.tol > 1e-10
-    # Of dense rows the steps of lbfgs are the same for repeated rows as for rows of a weight.
-    by_row = ["sparse"] if model.loss == "softmax" and model.kernel is None else ["dense", "sparse"]
-    return {
-        **dict(NOT_TO_THE_LAST_DIGIT[kind] for kind in by_row if close),
-        **({} if model.fit_intercept else WITHOUT_A_BIAS),
-    }
-
-
-@parametrize_with_checks(
-    [
-        TopKClassifier(),
-    ],
-    expected_failed_checks=expected_failures,
-)
-# Some checks fit labels drawn at random on features around 100, where the default budget is too small.
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learns_own_checks(estimator, check) -> None:
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        TopKClassifier(loss="max_hinge", fit_intercept=False),
-        TopKClassifier(loss="topk_hinge", smoothing=0.5),
-        TopKClassifier(method="fw", loss="usunier_hinge", tol=1e-2, max_passes=5000),
-        TopKClassifier(method="lbfgs", loss="softmax", class_weight="balanced"),
-    ],
-    expected_failed_checks=expected_failures,
-)
-# Some checks fit labels drawn at random on features around 100, where the default budget is too small, and
-# nothing can be learnt.
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.filterwarnings("ignore:the model is right of:UserWarning")
-def test_scikit_learns_own_checks_of_other_configurations(estimator, check) -> None:
-    check(estimator)
-
-
-def expected_failures_from_another_start(model) -> dict[str, str]:
-    """Give the checks that a model with a warm start may fail."""
-    reason = (
-        "fits labels drawn at random twice; the second fit goes on from the first, and ends elsewhere in tol"
-    )
-    return {**expected_failures(model), "check_supervised_y_2d": reason}
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        TopKClassifier(loss="topk_hinge", warm_start=True),
-        TopKClassifier(kernel="rbf", gamma=0.5, loss="max_hinge", fit_intercept=False, warm_start=True),
-    ],
-    expected_failed_checks=expected_failures_from_another_start,
-    xfail_strict=False,  # where in tol the second fit ends is a matter of rounding
-)
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.filterwarnings("ignore:the model is right of:UserWarning")
-def test_scikit_learns_own_checks_of_warm_starts(estimator, check) -> None:
-    check(estimator)
 
 
 def fitted(**parameters):

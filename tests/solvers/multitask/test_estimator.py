@@ -12,7 +12,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV
 from sklearn.svm import LinearSVC
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.solvers.problems import M, examples
 from topline import InvalidProblemError, MultitaskClassifier, OneVsAll, RBFKernel, Status, TopKClassifier
@@ -21,39 +20,6 @@ from topline.solvers.multitask import solve_multi, solve_single
 X, Y = examples()
 NEW = examples(n=25, seed=5)[0]
 SIGNS = np.where(Y[:, None] == np.arange(M), 1.0, -1.0)
-
-NO_KERNEL_MATRIX = {
-    "check_estimators_dtypes": "cuts a Gram matrix to whole numbers, which makes it indefinite",
-    "check_positive_only_tag_during_fit": "subtracts the mean of a Gram matrix, which makes it indefinite",
-}
-
-
-@parametrize_with_checks(
-    [
-        MultitaskClassifier("single"),
-    ],
-    expected_failed_checks=lambda model: NO_KERNEL_MATRIX if model.kernel == "precomputed" else {},
-)
-# Some checks fit labels drawn at random on features around 100, where the default budget is too small.
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learns_own_checks(estimator, check) -> None:
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        MultitaskClassifier("stacked", kernel="rbf"),
-        MultitaskClassifier(smoothing=0.5, max_alternations=5),
-        MultitaskClassifier(kernel="chi2", smoothing=0.5, max_alternations=5),
-        MultitaskClassifier("single", kernel="precomputed"),
-    ],
-    expected_failed_checks=lambda model: NO_KERNEL_MATRIX if model.kernel == "precomputed" else {},
-)
-# Some checks fit labels drawn at random on features around 100, where the default budget is too small.
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learns_own_checks_of_other_configurations(estimator, check) -> None:
-    check(estimator)
 
 
 def fitted(strategy="multi", labels=Y, **parameters):

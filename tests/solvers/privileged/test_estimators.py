@@ -9,7 +9,6 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import cross_val_score
 from sklearn.svm import SVC
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.solvers.privileged.problems import noisy_examples, rbf, told_of_slack
 from topline import InvalidProblemError, LearnedWeightsSVC, RBFKernel, SVMPlusClassifier, WeightedSVC
@@ -17,36 +16,6 @@ from topline.solvers.privileged import TwiceSmoothHinge, learn_weights, solve_sv
 
 X, Y, PRIVILEGED = noisy_examples(0)
 LABELS = np.array(["no", "yes"])[(Y > 0).astype(int)]
-
-
-class Telling(SVMPlusClassifier):
-    """SVM+ for checks that call fit(X, y): what it is told more is X itself."""
-
-    def fit(self, X, y, X_privileged=None):
-        return super().fit(X, y, X if X_privileged is None else X_privileged)
-
-
-@parametrize_with_checks(
-    [
-        # gamma = "scale" is 1 / (d var X), and the variance of repeated rows is another.
-        WeightedSVC(gamma=0.5, tol=1e-9),
-        Telling(),
-        LearnedWeightsSVC(max_iter=2),
-    ]
-)
-@pytest.mark.sampled(2)
-def test_scikit_learns_own_checks(estimator, check) -> None:
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        WeightedSVC(kernel="linear", class_weight="balanced"),
-    ]
-)
-def test_scikit_learns_own_checks_of_other_configurations(estimator, check) -> None:
-    check(estimator)
 
 
 def test_weighted_svc_is_svc_and_certified() -> None:
