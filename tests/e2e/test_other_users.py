@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.test_interruption import TOPLINE, wait_for_rounds
+from tests.e2e.test_main_job import TOPLINE, wait_for_rounds
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from tests.storage.conftest import s3_bucket  # noqa: F401  a fixture
 from topline.pipeline.cli import main

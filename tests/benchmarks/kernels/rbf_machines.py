@@ -31,9 +31,9 @@ from pathlib import Path
 import numpy as np
 from sklearn.svm import SVC
 
-from tests.benchmarks.command_cost import command_cost
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
 from tests.benchmarks.kernels.machines_page import write_page
+from tests.benchmarks.tree_memory import command_cost
 from tests.pipeline.small_data import write_dataset
 from topline import MaxHinge, Status, TopKHinge, solve
 from topline.solvers.kernels import KernelFeatures, problem

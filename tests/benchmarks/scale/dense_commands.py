@@ -20,8 +20,8 @@ from statistics import median
 
 import numpy as np
 
-from tests.benchmarks.command_cost import command_cost
 from tests.benchmarks.datasets import DataSet, relu_features
+from tests.benchmarks.tree_memory import command_cost
 from tests.pipeline.small_data import write_dataset
 from topline import MaxHinge, solve
 from topline.storage.arrays import ChunkPlan

@@ -20,8 +20,8 @@ from statistics import median
 import numpy as np
 from scipy import sparse
 
-from tests.benchmarks.command_cost import CommandCost, command_cost
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
+from tests.benchmarks.tree_memory import CommandCost, command_cost
 from tests.pipeline.small_data import write_dataset
 from topline import OneVsAll, Softmax, solve
 from topline.storage.arrays import ChunkPlan

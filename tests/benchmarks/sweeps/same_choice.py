@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.benchmarks.command_cost import command_cost
 from tests.benchmarks.sweeps.stored_sweep import relu_store
+from tests.benchmarks.tree_memory import command_cost
 from topline.pipeline.options import Cell, SweepConfig
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep import SweepResult

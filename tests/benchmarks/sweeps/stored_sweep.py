@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.command_cost import CommandCost, command_cost
 from tests.benchmarks.datasets import relu_features
+from tests.benchmarks.tree_memory import CommandCost, command_cost
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.sweep import SweepResult
 from topline.storage.arrays import ChunkPlan

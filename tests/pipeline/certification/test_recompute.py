@@ -307,16 +307,6 @@ def test_the_gap_is_that_of_the_stored_arrays_and_not_of_the_record(folder: Path
     assert worse.gap > worse.recorded_primal - worse.recorded_dual
 
 
-def test_an_infeasible_row_invalidates(folder: Path) -> None:
-    model = load_model(trained(folder, k=2))
-    A = np.array(model.duals(0, model.record.n))
-    A[7] *= 3.0 / max(A[7].max(), 1e-9)
-    certificate = certify(altered(model, A=A))
-    assert certificate.infeasibility is not None
-    assert certificate.infeasibility > 1.0
-    assert not certificate.certified
-
-
 def with_results(model: Model, A: Any = None, tol: float | None = None, **results: float) -> str:
     """Publish a copy of a model that records other results, or another tolerance."""
     record, kept = model.record, {name: model.array(name) for name in model.arrays}
@@ -328,11 +318,14 @@ def with_results(model: Model, A: Any = None, tol: float | None = None, **result
     return save_model(model.store, changed, kept, from_rows([(0, record.n, duals)]))
 
 
-def test_an_infeasible_row_invalidates_what_agrees_with_its_record(folder: Path) -> None:
+def test_an_infeasible_row_invalidates_even_what_agrees_with_its_record(folder: Path) -> None:
     model = load_model(trained(folder, k=2))
     A = np.array(model.duals(0, model.record.n))
     A[7] *= 3.0 / max(A[7].max(), 1e-9)
     found = certify(altered(model, A=A))
+    assert found.infeasibility is not None
+    assert found.infeasibility > 1.0
+    assert not found.certified
     certificate = certify(with_results(model, A, tol=1e9, primal=found.primal, dual=found.dual))
     assert certificate.agrees
     assert not certificate.valid

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from tests.pipeline.cluster.many_workers import many_workers
 from tests.pipeline.small_data import make_features
 from topline.pipeline.cluster import DaskExecutor, open_cluster, worker_blocks
 from topline.pipeline.cluster.calls import ROOTS, Call, by_tree, this_worker
@@ -261,3 +261,12 @@ def test_who_takes_over_blocks_gets_no_larger_budgets_than_workers_had_at_the_be
     assert (calls.placed["a"].cache_bytes, calls.placed["a"].spec.dual_bytes) == (2000, 4000)
     places.move({"a": spans[:1], "b": spans[1:]}, ["a", "b"], None, lambda: None)
     assert (calls.placed["a"].cache_bytes, calls.placed["b"].cache_bytes) == (1000, 2000)
+
+
+@contextmanager
+def many_workers(count: int) -> Iterator[Client]:
+    """Yield a client of so many workers that are threads, once all of them are there."""
+    with open_cluster(ClusterConfig(workers=count, dashboard=False), data_bytes=0) as client:
+        assert client is not None
+        client.wait_for_workers(count, timeout=240)
+        yield client

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from tests.reproduce.average_top.experiments import compare, to_unit_interval
-from tests.reproduce.printed import printed
+from tests.reproduce.score import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.solvers.typing import Float64Array
 

@@ -22,7 +22,7 @@ from tests.reproduce.average_top.experiments import (
 )
 from tests.reproduce.average_top.toys import Line, over_k
 from tests.reproduce.formats import Examples
-from tests.reproduce.printed import printed
+from tests.reproduce.score import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 
 CLASSIFICATION = printed("average_top.classification")

@@ -19,7 +19,7 @@ import numpy as np
 from tests.reproduce.average_top.experiments import grid_of_k, misclassification
 from tests.reproduce.average_top.released import released_descent
 from tests.reproduce.formats import Examples
-from tests.reproduce.printed import printed
+from tests.reproduce.score import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.pipeline.pages import Series, line_chart
 from topline.solvers.average_top.solving import minimise

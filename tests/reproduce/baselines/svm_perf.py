@@ -21,8 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tests.reproduce.baselines.masks import positives_of
-from tests.reproduce.baselines.rows import finite_rows
+from tests.reproduce.baselines.rows import finite_rows, positives_of
 from topline.solvers.core.problem import positive_integer, positive_number
 from topline.solvers.core.state import HasObjective, Objective
 from topline.solvers.errors import InvalidProblemError

@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from tests.reproduce.few_examples.multitask_trials import TEST, VALIDATION, Digits, compare_strategies
-from tests.reproduce.printed import printed
+from tests.reproduce.score import printed
 from tests.reproduce.table import Reproduction, Setting, Table, over_splits, run_all
 
 SIZES = (5, 10, 20, 50, 100)

@@ -11,7 +11,7 @@ import numpy as np
 from tests.reproduce.baselines import fit_wsabie, solve_svm_perf, solve_top_push
 from tests.reproduce.formats import Examples
 from tests.reproduce.learners import Budget, Grid, Labels, Learner, OneVsAllLiblinear, Trained, Weights
-from tests.reproduce.printed import printed
+from tests.reproduce.score import printed
 from tests.reproduce.selection import Split, Trial, compare, figures_of
 from tests.reproduce.table import Reproduction, Setting, Table
 from topline.solvers.losses import MaxHinge, TopKOthersHinge, UsunierHinge

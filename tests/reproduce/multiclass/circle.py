@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tests.reproduce.formats import Examples
 from tests.reproduce.learners import Budget, FromSoftmax, Learner, OneVsAllLiblinear, Trained
-from tests.reproduce.printed import printed
+from tests.reproduce.score import printed
 from tests.reproduce.selection import Split, Trial, compare, figures_of
 from tests.reproduce.table import Figure, Reproduction, Setting, Table
 from topline.solvers.losses import MaxHinge, Softmax, TopKEntropy, TopKOthersHinge

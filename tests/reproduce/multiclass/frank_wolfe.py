@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.reproduce.formats import Examples
-from tests.reproduce.printed import printed
+from tests.reproduce.score import printed
 from tests.reproduce.selection import topk_percent
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.pipeline.pages import Series, line_chart

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.reference.euclidean import project_bipartite_simplex, project_simplex, project_topk_simplex_alpha
-from tests.reproduce.printed import printed
+from tests.reproduce.score import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
 from topline.pipeline.pages import Series, line_chart
 from topline.solvers.crew import one_blas_thread

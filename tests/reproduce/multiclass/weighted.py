@@ -10,7 +10,7 @@ import numpy as np
 from tests.reproduce.formats import Examples
 from tests.reproduce.learners import Budget, Learner, Trained, Unfinished
 from tests.reproduce.multiclass.frank_wolfe import reduced
-from tests.reproduce.printed import printed
+from tests.reproduce.score import printed
 from tests.reproduce.selection import Split, Trial, compare
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
 from topline.solvers.losses import (

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import label_ranking_loss
 
 from tests.reproduce.formats import Examples
-from tests.reproduce.printed import printed
+from tests.reproduce.score import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.solvers.estimators.multilabel_metrics import tuned_thresholds
 from topline.solvers.kernels import KernelFeatures, RBFKernel

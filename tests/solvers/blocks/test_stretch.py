@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from tests.reference import losses as reference
 from tests.solvers.problems import loss_name
 from topline import (
     MaxHinge,
+    SerialExecutor,
     Softmax,
     Status,
     StructuredHinge,
@@ -21,7 +24,10 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks.vertices import can_vanish, least_stretch, slack_of
+from topline.solvers.core.answers import Scratch
+from topline.solvers.core.problem import Problem
 from topline.solvers.losses import OneVsAll
+from topline.solvers.operations import Evaluate, FindVertices
 
 N, M = 40, 7
 TREE = np.abs(np.subtract.outer(np.arange(M), np.arange(M))) / 3.0
@@ -164,3 +170,34 @@ def test_blocks_and_weights_stretch_alike(smoothing) -> None:
         found.append(result)
     assert max(one.dual for one in found) <= min(one.primal for one in found)
     assert min(one.primal for one in found) > 0.0
+
+
+ROWS, FEATURES, CLASSES = 300, 20, 7
+
+
+@pytest.mark.parametrize("kind", [FindVertices, Evaluate])
+def test_no_product_is_taken_at_zero(kind, monkeypatch) -> None:
+    random = np.random.default_rng(0)
+    problem, X, y = (
+        Problem(Softmax(), ROWS, FEATURES, CLASSES, 0.1),
+        random.normal(size=(ROWS, FEATURES)),
+        np.arange(ROWS) % CLASSES,
+    )
+    taken = []
+    multiply = Scratch.scores_of
+
+    def watched(scratch, tile, W):
+        taken.extend([] if W is None else [W])
+        return multiply(scratch, tile, W)
+
+    monkeypatch.setattr(Scratch, "scores_of", watched)
+    with SerialExecutor(blocks=2) as executor:
+        executor.bind(problem, X, y, keep_duals=False)
+        for W in (np.zeros((FEATURES, CLASSES)), np.full((FEATURES, CLASSES), 1e-9)):
+            request = kind(0, W, envelope=True) if kind is FindVertices else kind(W)
+            stats = executor.run(request)
+            assert stats.loss == pytest.approx(ROWS * math.log(CLASSES))
+            assert bool(taken) is bool(W.any())
+            if kind is FindVertices:
+                gradient = X.T @ (np.eye(CLASSES)[y] - 1.0 / CLASSES)
+                np.testing.assert_allclose(stats.product, gradient, rtol=1e-6, atol=1e-6)

@@ -1,8 +1,10 @@
-"""The kernel problem on blocks: the optimum of a general solver for any blocks, messages, losses of state."""
+"""The kernel problem on blocks, by ascent and by vertices: the optimum of a general solver, on few rows."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -11,8 +13,20 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from tests.reference.training_qp import optimum
-from tests.solvers.problems import LOSSES, Forgetful, M, examples, loss_name, solved_on_blocks
-from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, ThreadExecutor, TopKHinge
+from tests.solvers.problems import LOSSES, Forgetful, M, examples, loss_name, several_labels, solved_on_blocks
+from topline import (
+    InvalidProblemError,
+    MaxHinge,
+    MultilabelHinge,
+    RBFKernel,
+    SerialExecutor,
+    Softmax,
+    Status,
+    ThreadExecutor,
+    TopKHinge,
+    UnsupportedCombinationError,
+    solve,
+)
 from topline import solve as solve_linear
 from topline.solvers.blocks.kernel import Change, Mark
 from topline.solvers.core.problem import Problem
@@ -21,8 +35,14 @@ from topline.solvers.errors import StateLostError
 from topline.solvers.executors import block_bounds
 from topline.solvers.methods import kernel
 from topline.solvers.methods.kernel import KernelAscent
-from topline.solvers.operations.kernel import PickRows, SpreadChange
-from topline.solvers.run import ProblemSpec, task
+from topline.solvers.operations.kernel import (
+    FindKernelVertices,
+    MixVertices,
+    PickRows,
+    SpreadChange,
+    SpreadVertices,
+)
+from topline.solvers.run import ProblemSpec, compress, compression, task
 from topline.solvers.run.loop import Ends, iterate
 
 X, Y = examples()
@@ -152,9 +172,6 @@ def test_a_kernel_that_knows_its_matrix_alone() -> None:
     assert ours.dual <= linear.primal <= ours.primal * (1 + 1e-6)
 
 
-# ---------------------------------------------------------------- state
-
-
 def test_a_run_goes_on_from_its_state_and_duals() -> None:
     short = on_blocks(MaxHinge(), max_passes=1, tol=1e-8)
     assert short.status is Status.MAX_PASSES
@@ -184,20 +201,6 @@ def test_a_start_outside_the_domain_is_put_inside() -> None:
     started = on_blocks(MaxHinge(), duals=[(0, N, 5.0 * whole.A)])
     assert max(record.dual for record in started.history) <= whole.primal
     assert started.primal == pytest.approx(whole.primal, rel=2e-6)
-
-
-@pytest.mark.parametrize("says", [True, False])
-@pytest.mark.parametrize("at", [2, 3, 5, 7])
-def test_lost_dual_variables_cost_rounds_and_no_digit(at: int, says: bool) -> None:
-    executor = Forgetful(at, blocks=3, says=says)
-    try:
-        result = on_blocks(MaxHinge(), executor=executor)
-    except StateLostError:
-        # A loss that nobody told of is found where scores are needed; the caller then starts again.
-        assert not says
-        result = on_blocks(MaxHinge(), executor=executor)
-    assert result.status is Status.SOLVED
-    assert result.primal == pytest.approx(on_blocks(MaxHinge()).primal, rel=3e-6)
 
 
 def test_a_request_that_comes_twice_changes_nothing_more() -> None:
@@ -263,3 +266,249 @@ def test_rows_of_the_dual_are_spread_together(monkeypatch: pytest.MonkeyPatch) -
     assert [list(change.numbers) for change in found] == [[0, 3, 4, 9], [10, 11, 12, 20]]
     assert [list(change.X[:, 0]) for change in found] == [[0, 3, 4, 9], [10, 11, 12, 20]]
     assert list(kernel.gathered([None, change_of()])) == []
+
+
+VERTEX_METHODS = ["fw", "fw_away", "fw_pairwise", "fw_fully_corrective"]
+
+
+def by_vertices(loss, smoothing=0.0, *, method="fw_fully_corrective", blocks=2, executor=None, **more):
+    spec = ProblemSpec(loss, LAM, smoothing=smoothing, method=method, kernel=RBF)
+    rows, labels = more.pop("rows", X), more.pop("labels", Y)
+    with executor or SerialExecutor(blocks=blocks) as found:
+        return solved_on_blocks(spec, rows, labels, found, **{"tol": 1e-2, **more})
+
+
+def on_root(loss, smoothing=0.0, method="auto", tol=1e-7, **more):
+    of_duals = {"of_duals": True, "keep_duals": True} if method in ("fw", "auto") else {}
+    return solve(
+        psd_root(K), Y, loss, LAM, smoothing, method, tol=tol, max_passes=5000, m=M, **of_duals, **more
+    )
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 7])
+@pytest.mark.parametrize("method", VERTEX_METHODS)
+def test_rounds_are_those_of_the_linear_problem_whatever_the_blocks(method, blocks) -> None:
+    """The same vertices and atoms in the features of K, until rounding chooses among equal vertices."""
+    duals, loss = [], TopKHinge(3 if method == "fw" else 2)
+    ours = by_vertices(
+        loss, method=method, blocks=blocks, callbacks=[lambda record, _: duals.append(record.dual)]
+    )
+    theirs = on_root(loss, method=method, tol=1e-2)
+    assert ours.status is theirs.status is Status.SOLVED
+    first = min(len(duals), len(theirs.history), 25)
+    np.testing.assert_allclose(duals[:first], [record.dual for record in theirs.history[:first]], rtol=1e-5)
+    assert np.diff(duals).min() > -1e-7 * duals[-1]
+    assert ours.dual <= theirs.primal * (1 + 1e-9)
+    assert theirs.dual <= ours.primal * (1 + 1e-9)
+    if method == "fw":
+        assert len(duals) == theirs.history[-1].round + 1
+        # Rows that keep their vertices cost nothing.
+        assert ours.passes < theirs.passes
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize("loss", LOSSES, ids=loss_name)
+@pytest.mark.parametrize("method", ["fw", "fw_fully_corrective"])
+@pytest.mark.covering(1)
+def test_values_are_those_of_the_matrix_and_bound_the_optimum(method, loss, smoothing) -> None:
+    ours = by_vertices(loss, smoothing, method=method)
+    best = on_root(loss, smoothing)
+    assert ours.relative_gap <= 1e-2
+    assert ours.dual <= best.primal * (1 + 1e-9)
+    assert best.dual <= ours.primal * (1 + 1e-9)
+    scores = K @ ours.A / (LAM * N)
+    norm = 0.5 * np.sum(ours.A * scores) / N
+    assert ours.dual == pytest.approx(
+        ours.conjugate_mean - norm - 0.5 * smoothing * np.sum(np.square(ours.A)) / N, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(3)], ids=loss_name)
+def test_frank_wolfe_finds_the_optimum_of_a_general_solver(loss, smoothing) -> None:
+    best = optimum(psd_root(K[:24, :24]), Y[:24], loss, LAM, smoothing, m=M)
+    ours = by_vertices(loss, smoothing, rows=X[:24], labels=Y[:24], tol=1e-5)
+    assert ours.status is Status.SOLVED
+    assert ours.dual <= best * (1 + 1e-6)
+    assert ours.primal == pytest.approx(best, rel=2e-5)
+
+
+@pytest.mark.parametrize("method", ["fw", "fw_fully_corrective"])
+def test_weights_count_and_a_smooth_loss_is_bounded(method) -> None:
+    weights = np.random.default_rng(0).uniform(0.2, 2.0, N) * (np.arange(N) != 4)
+    for loss in (TopKHinge(2), Softmax()):
+        ours = by_vertices(loss, method=method, weights=weights)
+        best = on_root(loss, sample_weight=weights)
+        assert ours.relative_gap <= 1e-2
+        assert ours.dual <= best.primal * (1 + 1e-9)
+        assert best.dual <= ours.primal * (1 + 1e-9)
+
+
+def test_a_tight_gap_goes_over_to_float64() -> None:
+    ours = by_vertices(Softmax(), method="fw", tol=1e-7)
+    assert ours.status is Status.SOLVED
+    assert ours.primal == pytest.approx(on_root(Softmax(), tol=1e-8).primal, rel=2e-7)
+
+
+def test_few_atoms_are_mixed_and_end_at_the_same_optimum(monkeypatch) -> None:
+    every = by_vertices(MaxHinge())
+    monkeypatch.setattr(kernel, "ATOM_BYTES", 0)
+    few = by_vertices(MaxHinge())
+    assert few.status is Status.SOLVED
+    assert len(few.state.memory.atoms.names) <= 4 < len(every.state.memory.atoms.names)
+    assert few.primal == pytest.approx(every.primal, rel=1e-2)
+
+
+def test_label_sets_meet_the_optimum_of_the_linear_problem() -> None:
+    sets, codes = several_labels(Y)
+    with SerialExecutor(blocks=2) as executor:
+        ours = solve(
+            X, codes, MultilabelHinge(), LAM, method="fw_fully_corrective", kernel=RBF, tol=1e-2,
+            executor=executor, label_sets=sets,
+        )  # fmt: skip
+    best = solve(psd_root(K), codes, MultilabelHinge(), LAM, tol=1e-6, max_passes=5000, label_sets=sets)
+    assert ours.status is best.status is Status.SOLVED
+    assert ours.dual <= best.primal
+    assert best.dual <= ours.primal
+
+
+@pytest.mark.parametrize("method", ["fw", "fw_fully_corrective"])
+def test_frank_wolfe_goes_on_from_its_state_and_duals(method) -> None:
+    short = by_vertices(MaxHinge(), method=method, max_passes=5)
+    assert short.status is Status.MAX_PASSES
+    resumed = by_vertices(MaxHinge(), method=method, state=short.state, duals=[(0, N, short.A)], blocks=7)
+    assert resumed.status is Status.SOLVED
+    assert resumed.history[0].dual == pytest.approx(short.dual, rel=1e-6)
+    if method == "fw":
+        assert resumed.history[-1].round == by_vertices(MaxHinge(), method=method).history[-1].round
+
+
+@pytest.mark.parametrize("says", [True, False])
+@pytest.mark.parametrize(
+    ("method", "at"),
+    [("dual_ascent", at) for at in (2, 3, 5, 7)]
+    + list(product(("fw", "fw_fully_corrective"), (2, 4, 5, 6, 7, 8, 9, 11, 13))),
+)
+@pytest.mark.covering(1)
+def test_lost_dual_variables_cost_rounds_and_no_digit(method, at: int, says: bool) -> None:
+    ascends = method == "dual_ascent"
+    solved = on_blocks if ascends else partial(by_vertices, method=method)
+    executor = Forgetful(at, blocks=3, says=says)
+    try:
+        result = solved(MaxHinge(), executor=executor)
+    except StateLostError:
+        # A loss that nobody told of is found where scores are needed; the caller then starts again.
+        assert not says
+        result = solved(MaxHinge(), executor=executor if ascends else None)
+    assert result.status is Status.SOLVED
+    assert result.relative_gap <= 1e-2
+    assert result.primal == pytest.approx(solved(MaxHinge()).primal, rel=3e-6 if ascends else 1e-2)
+
+
+def test_a_request_for_vertices_that_comes_twice_changes_nothing_more() -> None:
+    problem = Problem(MaxHinge(), N, 1, M, LAM)
+    at = Mark()
+    find = FindKernelVertices(kernel=RBF, mark=at)
+    change = Change(np.array([1, 40]), X[[1, 40]], np.eye(M)[:2].astype(np.float32))
+    spread = SpreadVertices(kernel=RBF, mark=at, change=change, part=0)
+    mixed = MixVertices(kernel=RBF, mark=at, parts=1)
+    step = MixVertices(kernel=RBF, mark=at, parts=1, step=0.25, after=Mark(0, 1))
+    with SerialExecutor(blocks=3) as executor:
+        executor.bind(problem, X, Y, keep_duals=True)
+        assert executor.run(mixed).stale == N
+        assert executor.run(find).changed == executor.run(find).changed == N
+        executor.run(spread)
+        once = executor.run(mixed)
+        executor.run(spread)
+        assert executor.run(mixed).u_t == once.u_t
+        assert executor.run(MixVertices(kernel=RBF, mark=at, parts=2)).stale == N
+        executor.run(step)
+        executor.run(step)
+        A = np.concatenate([rows for _, _, rows in executor.duals()])
+        assert executor.run(find).stale == N
+        assert executor.run(FindKernelVertices(kernel=RBF, mark=Mark(0, 1), of=Mark(3, 3))).stale == N
+    # Max hinge at scores 0: the vertex of a row is that of one other class.
+    assert np.count_nonzero(A, axis=1).tolist() == [2] * N
+    np.testing.assert_allclose(A[np.arange(N), Y], 0.25)
+
+
+CLOUDS, LABELS = examples(n=120)
+
+
+def objective(few, loss, weights=1.0) -> float:
+    """P of a compressed model, from scikit-learn's kernel values."""
+    C, rows = few.expansion.coefficients, few.expansion.rows
+    S = rbf_kernel(CLOUDS, rows, gamma=0.3) @ C
+    own = S[np.arange(len(LABELS)), LABELS][:, None]
+    if isinstance(loss, Softmax):
+        losses = np.log(np.exp(S - own).sum(axis=1))
+    else:
+        margins = S - own + (np.arange(M) != LABELS[:, None])
+        losses = np.maximum(np.sort(margins, axis=1)[:, -getattr(loss, "k", 1) :].mean(axis=1), 0.0)
+    return 0.5 * LAM * np.sum(C * (rbf_kernel(rows, gamma=0.3) @ C)) + np.mean(weights * losses)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(2), Softmax()], ids=loss_name)
+@pytest.mark.covering(1)
+def test_the_objective_is_what_it_says_and_within_the_share(loss, weighted) -> None:
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, len(LABELS)) if weighted else None
+    result = solve(CLOUDS, LABELS, loss, LAM, kernel=RBF, tol=1e-4, sample_weight=weights)
+    sizes = []
+    for share in (0.1, 0.01):
+        few = compress(result.expansion, CLOUDS, LABELS, result.problem, share, weights)
+        assert few.primal == pytest.approx(
+            objective(few, loss, 1.0 if weights is None else weights), rel=1e-8
+        )
+        assert few.of_model == pytest.approx(result.primal, rel=1e-6)
+        assert result.dual <= few.primal <= (1 + share) * few.of_model
+        np.testing.assert_array_equal(few.expansion.rows, CLOUDS[few.expansion.support])
+        assert set(few.expansion.support) <= set(result.expansion.support)
+        sizes.append(len(few.expansion.support))
+    assert sizes[0] < sizes[1] < len(result.expansion.support)
+
+
+def test_hardly_more_rows_than_the_fewest_there_are() -> None:
+    """Every subset of eight rows, each with the best coefficients that a general solver finds for it."""
+    rows, labels = CLOUDS[:8], np.arange(8) % 3
+    result = solve(rows, labels, MaxHinge(), LAM, kernel=RBF, tol=1e-6)
+    root = psd_root(rbf_kernel(rows, gamma=0.3))
+
+    def best(chosen) -> float:
+        basis = np.linalg.qr(root[list(chosen)].T)[0]
+        return optimum(root @ basis, labels, MaxHinge(), LAM, m=3)
+
+    share, few = 0.1, 1
+    while min(best(chosen) for chosen in combinations(range(8), few)) > (1 + share) * result.primal:
+        few += 1
+    found = compress(result.expansion, rows, labels, result.problem, share)
+    assert few <= len(found.expansion.support) <= few + 1
+
+
+def test_no_loss_to_speak_of_is_the_model_itself() -> None:
+    result = solve(CLOUDS, LABELS, MaxHinge(), LAM, kernel=RBF, tol=1e-6)
+    few = compress(result.expansion, CLOUDS, LABELS, result.problem, 1e-9)
+    assert few.loss <= 1e-9
+    np.testing.assert_allclose(few.expansion.scores(CLOUDS), result.decision_function(CLOUDS), atol=1e-3)
+
+
+def test_what_cannot_be_compressed_is_refused() -> None:
+    result = solve(CLOUDS, LABELS, MaxHinge(), LAM, kernel=RBF)
+    for share in (0.0, 1.0):
+        with pytest.raises(InvalidProblemError, match="give a share of the objective"):
+            compress(result.expansion, CLOUDS, LABELS, result.problem, share)
+    with pytest.raises(InvalidProblemError, match="give the 120 rows"):
+        compress(result.expansion, CLOUDS[:50], LABELS[:50], result.problem, 0.1)
+    K = rbf_kernel(CLOUDS, gamma=0.3)
+    values = solve(K, LABELS, MaxHinge(), LAM, kernel="precomputed")
+    with pytest.raises(UnsupportedCombinationError, match="tells no values with single rows"):
+        compress(values.expansion, K, LABELS, values.problem, 0.1)
+
+
+def test_more_rows_than_memory_holds_are_refused_before_they_are_picked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = solve(CLOUDS, LABELS, MaxHinge(), LAM, kernel=RBF)
+    monkeypatch.setattr(compression, "MEMORY_BYTES", 50 * 16 * len(LABELS))
+    with pytest.raises(InvalidProblemError, match="allow a larger loss"):
+        compress(result.expansion, CLOUDS, LABELS, result.problem, 1e-6)
