@@ -29,6 +29,7 @@ import httpx
 import psutil
 
 from topline.flows.environment import FlowServerError
+from topline.storage.stores import DEFAULT_TERMS, Clock, wait_for_lock
 
 logger = logging.getLogger(__name__)
 
@@ -57,15 +58,18 @@ class LocalServer:
 
 
 @contextmanager
-def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
-    """Start a server or find the running one, until the block ends; raise `FlowServerError` if it fails."""
+def local_server(environ: Mapping[str, str], clock: Clock = DEFAULT_TERMS.clock) -> Iterator[LocalServer]:
+    """Start a server or find the running one, until the block ends.
+
+    Raises `FlowServerError` or `LeaseHeldError` if it does not start.
+    """
     home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     home.mkdir(parents=True, exist_ok=True)
     kept_in = home / "topline-server.password"
     password = environ.get("PREFECT_SERVER_API_AUTH_STRING") or _kept_password(kept_in)
     keeper = _Keeper({**environ, "PREFECT_SERVER_API_AUTH_STRING": password}, home)
-    with closing(keeper), _ended_by_its_last_user(home):
-        url = keeper.started() or _url_of_the_other(home, password)
+    with closing(keeper), _ended_by_its_last_user(home, clock):
+        url = keeper.started() or _url_of_the_other(home, password, clock)
         with keeper.kept(url):
             yield LocalServer(url, password, kept_in)
 
@@ -122,12 +126,11 @@ class _Keeper:
 
 
 @contextmanager
-def _ended_by_its_last_user(home: Path) -> Iterator[None]:
+def _ended_by_its_last_user(home: Path, clock: Clock) -> Iterator[None]:
     """Use the server of a home, and end it on exit unless others use it."""
     users = os.open(home / _USERS, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        # A process that is ending it holds this lock exclusively.
-        fcntl.flock(users, fcntl.LOCK_SH)
+        wait_for_lock(users, fcntl.LOCK_SH, f"another process is ending Prefect's server in {home}", clock)
         yield
     finally:
         if _is_locked_now(users):
@@ -212,16 +215,18 @@ def _started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> sub
         )
 
 
-def _url_of_the_other(home: Path, password: str) -> str:
+def _url_of_the_other(home: Path, password: str, clock: Clock) -> str:
     """Return the address of the server that holds the lock, which may still be starting."""
-    address = home / _ADDRESS
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
+    address, told, deadline = home / _ADDRESS, False, clock.monotonic() + START_SECONDS
+    while clock.monotonic() < deadline:
         with suppress(OSError):
             url = address.read_text(encoding="utf-8").strip()
             if url and _answers(url, password):
                 return url
-        time.sleep(0.2)
+        if not told:
+            told = True
+            logger.warning("the server in %s does not answer yet: waiting up to %g s", home, START_SECONDS)
+        clock.sleep(0.2)
     raise FlowServerError(
         f"a Prefect server runs in {home} and does not answer at the address in {address}: end it first"
     )

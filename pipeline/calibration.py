@@ -72,10 +72,9 @@ def calibration_text(found: Calibration) -> str:
         return "none: hold out rows to fit them on with --val-share, or give rows the split val"
     if not found.fitted_rows:
         return "the loss's own, not fitted: there are no validation rows"
+    same = "every class equally probable"
     kinds = {
-        "temperature": "every class equally probable"
-        if how.temperature is None
-        else f"temperature {how.temperature:.4g}",
+        "temperature": same if how.temperature is None else f"temperature {how.temperature:.4g}",
         "one_vs_all": f"normalised sigmoids of {how.slope:.4g} s {how.offset:+.4g}",
         "labels": f"a sigmoid of {how.slope:.4g} s {how.offset:+.4g} for each label",
     }

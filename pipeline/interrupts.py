@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -17,23 +19,19 @@ class Terminated(KeyboardInterrupt):
         super().__init__("stopped by SIGTERM")
 
 
+@dataclass
 class StopFlag:
-    """Set once somebody has asked this process to stop."""
+    """Set once somebody has asked this process to stop, by the signal `number`."""
 
-    def __init__(self) -> None:
-        self._signal: int | None = None
+    number: int | None = None
 
     def __bool__(self) -> bool:
-        return self._signal is not None
-
-    def ask(self, number: int) -> None:
-        """Take note of the signal `number`."""
-        self._signal = number
+        return self.number is not None
 
     @property
     def reason(self) -> str:
         """What asked for the stop."""
-        return "a stop request" if self._signal is None else signal.Signals(self._signal).name
+        return "a stop request" if self.number is None else signal.Signals(self.number).name
 
 
 @contextmanager
@@ -46,7 +44,7 @@ def stop_on_signals() -> Iterator[StopFlag]:
     before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        flag.ask(number)
+        flag.number = number
         signal.signal(number, before[number])
 
     for number in before:
@@ -76,17 +74,17 @@ def whole_interrupts() -> Iterator[None]:
         raise cause from None
 
 
+def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
+    raise Terminated
+
+
 @contextmanager
 def terminating() -> Iterator[None]:
     """Let SIGTERM raise `Terminated`, whoever handled it; outside the main thread it does what it did."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
@@ -94,17 +92,29 @@ def terminating() -> Iterator[None]:
 
 
 def terminate_as_interrupt() -> StopFlag:
-    """Let SIGTERM raise `Terminated` unless it is handled; return a flag that says whether it came."""
+    """Let SIGTERM raise `Terminated` unless it is handled; return a flag that says whether it came.
+
+    An interrupt that meets a destructor, in which Python prints and forgets it, is raised again after it.
+    """
     flag = StopFlag()
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        flag.ask(number)
+        flag.number = number
         signal.signal(number, signal.SIG_DFL)
         raise Terminated
 
-    if (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    ):
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, stop)
+    if main:
+        sys.unraisablehook = _raise_again
     return flag
+
+
+def _raise_again(lost: sys.UnraisableHookArgs) -> None:
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    terminated = issubclass(lost.exc_type, Terminated)
+    signal.signal(signal.SIGALRM, _terminate if terminated else signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)

@@ -166,8 +166,7 @@ class StoredEntry:
 
 
 _KERNELS = CacheKind("kernels", KERNEL_ENCODING, "kernel", "train again")
-_MATRIX = "matrix"
-_FACTOR = "factor"
+_MATRIX, _FACTOR = "matrix", "factor"
 
 
 class KernelDraft(Draft):
@@ -242,10 +241,7 @@ class PredictionsDraft(Draft):
     ) -> PredictionsDraft:
         """Begin predictions of rows cut by `plan`, in a new folder; `set_classes` is 0 without sets."""
         whole = ChunkPlan(plan.n_rows, plan.shard_rows, plan.shard_rows)
-        kinds: dict[str, tuple[int, type[np.generic]]] = {
-            "classes": (top_k, np.int32),
-            "scores": (top_k, np.float32),
-        }
+        kinds: dict[str, Any] = {"classes": (top_k, np.int32), "scores": (top_k, np.float32)}
         if probabilities:
             kinds["probabilities"] = (top_k, np.float32)
         if set_classes:

@@ -48,6 +48,10 @@ class ConflictError(StorageError, OSError):
     """Another writer has already taken that name."""
 
 
+class LeaseHeldError(ConflictError):
+    """Another process holds a lease or a lock."""
+
+
 class IncompleteError(StorageError, RuntimeError):
     """A dataset or model was begun and never finished."""
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from topline.storage.cache import StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.datasets.contents import UnitRef
-from topline.storage.datasets.info import dataset_log, info_of_commit, read_catalog, removal_of_commit
+from topline.storage.datasets.info import (
+    Removal,
+    dataset_log,
+    info_of_commit,
+    read_catalog,
+    removal_of_commit,
+)
 from topline.storage.datasets.staging import listed_units
 from topline.storage.errors import StorageError
 from topline.storage.findings import RESTORE, Finding
@@ -113,13 +119,13 @@ def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Fi
         yield from _unreferenced(store, checked, known.values())
 
 
-def _removed(store: Store) -> Collection[str]:
-    """Return the ids of the removed datasets, none if the log is unreadable."""
+def _removed(store: Store) -> Mapping[str, Removal]:
+    """Return the removals by the ids of the datasets, none if the log is unreadable."""
     try:
         return read_catalog(store).removed
     except StorageError:
         # Reported with the log.
-        return ()
+        return {}
 
 
 def _staging(store: Store, folders: Collection[str]) -> Iterator[Finding]:
@@ -186,11 +192,7 @@ def _model(model: Model, place: str, datasets: Collection[str], *, deep: bool) -
 
 def _dataset_gone(store: Store, dataset: str, place: str) -> Finding:
     """Return the finding of a model or run without its dataset; harmless if the dataset was removed."""
-    try:
-        removal = read_catalog(store).removed.get(dataset)
-    except StorageError:
-        # Reported with the log.
-        removal = None
+    removal = _removed(store).get(dataset)
     if removal is None:
         what, fix = f"its dataset {dataset} is gone", "restore the dataset; until then it cannot be used"
         return Finding("dataset-gone", place, what, fix)

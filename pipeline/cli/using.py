@@ -71,8 +71,7 @@ def evaluate(
     from topline.pipeline.evaluation.measurement import evaluate as measure
     from topline.pipeline.report.tables import accuracy_facts
 
-    config = call.config(EvaluateConfig)
-    url = find_model(model)
+    config, url = call.config(EvaluateConfig), find_model(model)
     if images is not None or features is not None:
         if call.chose("evaluate", *EvaluateConfig.model_fields) or threshold_for is not None:
             raise ConfigError(
@@ -111,7 +110,8 @@ def _on_new_data(call: Call, url: str, **given: str | None) -> Outcome:
 
     if None not in (given["images"], given["features"]):
         raise ConfigError("--images and --features are two things to measure on: give one of them")
-    config = PredictConfig.model_validate({name: one for name, one in given.items() if one is not None})
+    named = {name: one for name, one in given.items() if one is not None}
+    config = PredictConfig.model_validate({**named, "follow_links": True})
     work = predict if config.images is not None else predict_features
     found = work(url, config, call.progress)
     if found.scored is None:

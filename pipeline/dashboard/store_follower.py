@@ -87,7 +87,7 @@ class StoreFollower:
         self._overview_lock = threading.Lock()
         self._overview: tuple[float, Overview] | None = None
         self._registry_lock = threading.Lock()
-        self._registry: tuple[float, Standing, list[ModelRecord], dict[str, str]] | None = None
+        self._registry: tuple[float, Standing, list[ModelRecord], dict[str, StorageError]] | None = None
         self._pairs: _Latest[Paired] = _Latest(MOST_PAIRS)
         self._answers: _Latest[list[dict[str, Any]]] = _Latest(MOST_FOLLOWED)
         self._answers_lock = threading.Lock()
@@ -137,7 +137,7 @@ class StoreFollower:
         """Return the models' standing and readable records, at most a few seconds old."""
         return self._read_registry()[:2]
 
-    def _read_registry(self) -> tuple[Standing, list[ModelRecord], dict[str, str]]:
+    def _read_registry(self) -> tuple[Standing, list[ModelRecord], dict[str, StorageError]]:
         with self._registry_lock:
             if self._registry is None or self._clock() - self._registry[0] >= OVERVIEW_SECONDS:
                 self._registry = self._clock(), read_standing(self.store), *readable_models(self.store)
@@ -162,7 +162,7 @@ class StoreFollower:
             records,
             lines,
             now,
-            damaged={**damaged, **unreadable},
+            damaged={**{name: str(error) for name, error in damaged.items()}, **unreadable},
             schedule=schedule,
             retraining=tenant(self.store, RETRAINING),
             sweeps=sweeps[-SWEEPS_SHOWN:][::-1],

@@ -23,9 +23,7 @@ from topline.storage.errors import StorageError
 from topline.storage.stores import Store, held_lease, open_store
 from topline.storage.stores.urls import join, parse_url
 
-GIB = 1 << 30
-LEAST_DISK = GIB
-LEAST_MEMORY = GIB
+GIB = LEAST_DISK = LEAST_MEMORY = 1 << 30
 
 ELSEWHERE = "Use a folder on a local disk, or a bucket."
 _REINSTALL_CODECS = "python -m pip install --force-reinstall numcodecs google-crc32c"
@@ -73,13 +71,11 @@ def mismatches(declared: Iterable[str], installed: Callable[[str], str | None]) 
     for requirement in map(Requirement, declared):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        found = installed(requirement.name)
+        found, pin = installed(requirement.name), _pin(requirement)
         if found is None:
-            wrong[f"{requirement.name} is not installed"] = _pin(requirement)
+            wrong[f"{requirement.name} is not installed"] = pin
         elif not requirement.specifier.contains(found, prereleases=True):
-            wrong[f"{requirement.name} {found} is installed, topline needs {requirement.specifier}"] = _pin(
-                requirement
-            )
+            wrong[f"{requirement.name} {found} is installed, topline needs {requirement.specifier}"] = pin
     return wrong
 
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 from typing import Any
@@ -27,7 +28,7 @@ import psutil
 logger = logging.getLogger(__name__)
 
 ENTRY_POINTS = "topline.checks"
-_MODULE = "topline.pipeline.doctor.runner"
+_MODULE, _OWN = "topline.pipeline.doctor.runner", "topline.pipeline.doctor.installation"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Check:
 # A deadline is for what hangs, and not for a busy machine, on which a compiler alone takes minutes.
 DEADLINE = 600.0
 CHECKS: tuple[Check, ...] = tuple(
-    Check(name, f"topline.pipeline.doctor.installation:{name}", DEADLINE)
+    Check(name, f"{_OWN}:{name}", DEADLINE)
     for name in ("versions", "threads", "solver", "store", "cluster", "space", "extras")
 )
 
@@ -92,9 +93,7 @@ def run_checks(
     """
     chosen, broken = _all_checks() if checks is None else (list(checks), [])
     if store is not None:
-        chosen.append(
-            Check("place", "topline.pipeline.doctor.installation:place", DEADLINE, arguments=(store,))
-        )
+        chosen.append(Check("place", f"{_OWN}:place", DEADLINE, arguments=(store,)))
     return broken + [_run_check(check) for check in chosen if schedule or not check.on_schedule]
 
 
@@ -131,12 +130,9 @@ def _run_check(check: Check) -> CheckResult:
         try:
             process.wait(check.timeout)
         except subprocess.TimeoutExpired:
-            found: dict[str, Any] = {
-                "ok": False,
-                "detail": f"no answer within {check.timeout:g} s",
-                "fix": "Try again while the machine is less busy; if it stays so, "
-                f"`{check.command}` shows where it hangs.",
-            }
+            busy = "Try again while the machine is less busy; if it stays so, "
+            fix = f"{busy}`{check.command}` shows where it hangs."
+            found = _failed(f"no answer within {check.timeout:g} s", fix)
         else:
             answer.seek(0)
             noise.seek(0)
@@ -157,10 +153,8 @@ def _end_tree(process: subprocess.Popen[bytes]) -> None:
     except ProcessLookupError:
         descendants = []  # the whole group has ended by itself
     for descendant in descendants:
-        try:
+        with suppress(psutil.NoSuchProcess):
             descendant.kill()
-        except psutil.NoSuchProcess:
-            continue
     process.wait()
 
 
@@ -171,11 +165,11 @@ def _read_answer(check: Check, returncode: int, answer: bytes, noise: bytes) -> 
         return found
     how = f"signal {signal.Signals(-returncode).name}" if returncode < 0 else f"exit code {returncode}"
     last = noise.decode(errors="replace").strip().splitlines()[-1:] or ["nothing on standard error"]
-    return {
-        "ok": False,
-        "detail": f"the check ended with {how}: {last[0]}",
-        "fix": f"Run `{check.command}` to see the whole error.",
-    }
+    return _failed(f"the check ended with {how}: {last[0]}", f"Run `{check.command}` to see the whole error.")
+
+
+def _failed(detail: str, fix: str) -> dict[str, Any]:
+    return {"ok": False, "detail": detail, "fix": fix}
 
 
 def examine(target: str, *arguments: str) -> dict[str, Any]:
@@ -184,14 +178,11 @@ def examine(target: str, *arguments: str) -> dict[str, Any]:
     try:
         detail = getattr(importlib.import_module(module), function)(*arguments)
     except CheckFailedError as failure:
-        return {"ok": False, "detail": str(failure), "fix": failure.fix}
+        return _failed(str(failure), failure.fix)
     except Exception as error:
         logger.exception("The check %s failed.", target)
-        return {
-            "ok": False,
-            "detail": f"{type(error).__name__}: {error}",
-            "fix": f"Run `{Check('', target, 0.0, arguments=arguments).command}` to see where it failed.",
-        }
+        alone = Check("", target, 0.0, arguments=arguments).command
+        return _failed(f"{type(error).__name__}: {error}", f"Run `{alone}` to see where it failed.")
     return {"ok": True, "detail": str(detail), "fix": ""}
 
 

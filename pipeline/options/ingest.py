@@ -80,6 +80,15 @@ class ImageLimits(Options):
         return ImageLimits(max_pixels=self.max_pixels, max_bytes=self.max_bytes, max_side=self.max_side)
 
 
+class ImageRowsConfig(ImageLimits):
+    """Images that a backbone describes."""
+
+    follow_links: bool = Field(
+        default=False, description="Follow links that lead out of the folder, as those of a cache of data"
+    )
+    batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
+
+
 class BackboneConfig(Options):
     """The backbone, and what of its preprocessing is not as its file (FILE.json) or its author says."""
 
@@ -97,9 +106,7 @@ class BackboneConfig(Options):
     channels: Channels | None = Field(default=None, description="Order of the colours")
     interpolation: Interpolation | None = Field(default=None, description="How images are resized")
     input_name: NonEmpty | None = Field(default=None, description="Input of the network that takes images")
-    output_name: NonEmpty | None = Field(
-        default=None, description="Output of the network that is the feature"
-    )
+    output_name: NonEmpty | None = Field(default=None, description="Output that is the feature")
     checkpoint: Path | None = Field(default=None, description="File with the weights of a timm model")
 
     @field_validator("mean", "std", mode="before")
@@ -117,7 +124,7 @@ class BackboneConfig(Options):
         return {name: value for name, value in chosen.items() if value is not None}
 
 
-class ExtractConfig(RowConfig, SplitConfig, ImageLimits, BackboneConfig):
+class ExtractConfig(RowConfig, SplitConfig, ImageRowsConfig, BackboneConfig):
     """Images to features: where the images are, bad ones and duplicates, the split, the backbone."""
 
     images: NonEmpty | None = Field(
@@ -125,9 +132,6 @@ class ExtractConfig(RowConfig, SplitConfig, ImageLimits, BackboneConfig):
         description="Folder of classes, table (CSV, Parquet), tar shards, or Parquet files with images",
     )
     store: NonEmpty = Field(default=DATA_STORE, description="Store that receives the dataset")
-    follow_links: bool = Field(
-        default=False, description="Follow links that lead out of the folder, as those of a cache of data"
-    )
     groups_from: Literal["folder"] | None = Field(
         default=None, description="folder: images of one folder are a group, within those of the classes"
     )
@@ -138,7 +142,6 @@ class ExtractConfig(RowConfig, SplitConfig, ImageLimits, BackboneConfig):
         default=0.1, ge=0.0, le=1.0, description="Share of unreadable images that stops the job"
     )
     dtype: Literal["float32", "float16"] = Field(default="float32", description="Type of stored features")
-    batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
 
 
 class ImportConfig(RowConfig, SplitConfig):
@@ -235,7 +238,7 @@ def _two_files(config: Writes) -> Writes:
     return config
 
 
-class NewRowsConfig(ImageLimits):
+class NewRowsConfig(ImageRowsConfig):
     """New images or features for a trained model."""
 
     images: NonEmpty | None = Field(default=None, description="Folder, image, table or tar shards")
@@ -250,15 +253,12 @@ class NewRowsConfig(ImageLimits):
     labels_name: NonEmpty | None = Field(
         default=None, description="Array or column of the labels inside the file of --features, if it has any"
     )
-    batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
 
 
 class SuggestConfig(NewRowsConfig):
     """Which of new rows without labels to label next."""
 
-    output: TablePath | None = Field(
-        default=None, description="Table of the suggested rows to write, FILE.parquet or FILE.csv"
-    )
+    output: TablePath | None = Field(default=None, description="Table of the rows, FILE.parquet or FILE.csv")
     page: Path | None = Field(default=None, description="HTML page to write, on which to label them")
 
     _are_two_files = model_validator(mode="after")(_two_files)

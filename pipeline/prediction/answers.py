@@ -102,9 +102,8 @@ class Scored:
         )
         trained = f", {self.in_training:,} more were in training" if self.in_training else ""
         known = ", ".join(f"{name} {count:,}" for name, count in self.unknown.items())
-        return f"{shares}   ({how_many(self.rows, 'labelled rows')}{trained})" + (
-            f", counted as wrong of unknown classes: {known}" if known else ""
-        )
+        wrong = f", counted as wrong of unknown classes: {known}" if known else ""
+        return f"{shares}   ({how_many(self.rows, 'labelled rows')}{trained}){wrong}"
 
 
 def scored(tables: Iterable[pa.Table], class_names: Sequence[str]) -> Scored | None:
@@ -115,10 +114,8 @@ def scored(tables: Iterable[pa.Table], class_names: Sequence[str]) -> Scored | N
         for label, split, classes in zip(
             *(table[name].to_pylist() for name in ("label", "split", "classes")), strict=True
         ):
-            if label is None or classes is None:
-                continue
-            if split == "train":
-                in_training += 1
+            if label is None or classes is None or split == "train":
+                in_training += None not in (label, classes)
                 continue
             unknown.update([] if label in known else [label])
             ranks.append(classes.index(label) + 1 if label in classes else len(class_names) + 1)

@@ -24,27 +24,29 @@ from topline.pipeline.rows import StoredModel
 class KnownTruth:
     """Labels from a table or folders, and splits from the contents of the model's dataset.
 
-    A folder is a label if the model has a class of its name, or if one beside it is; `folder` is the name of
-    the listed folder, `classes` are the model's, and `splits` maps an image's SHA-256 to its split.
+    A folder is a label if the model has a class of its name, or of one at its `level`: 0 for those in the
+    listed one, `folder`, 1 for those in its test/, None if none is.  `splits` maps SHA-256 to split.
     """
 
     folder: str
     classes: frozenset[str]
+    level: int | None
     splits: Mapping[str, str]
-    by_folder: bool
 
     @classmethod
     def of(cls, stored: StoredModel, listing: ImageListing) -> KnownTruth:
         """Return the truth from the model's dataset and the listing; no splits if the dataset is gone."""
         classes = frozenset(stored.model.record.class_names)
-        by_folder = any(PurePosixPath(item.path).parts[0] in classes for item in listing.items)
+        folders = {PurePosixPath(item.path).parent.parts for item in listing.items}
+        levels = [level for level in (0, 1) if any("/".join(parts[level:]) in classes for parts in folders)]
+        found = listing.root.name, classes, min(levels, default=None)
         try:
             manifest = stored.dataset().manifest().select(["sha256", "split"])
         except InputError:
-            return cls(listing.root.name, classes, {}, by_folder)
+            return cls(*found, {})
         pairs = zip(manifest["sha256"].to_pylist(), manifest["split"].to_pylist(), strict=True)
         splits = {digest: split for digest, split in pairs if digest and split != "rejected"}
-        return cls(listing.root.name, classes, splits, by_folder)
+        return cls(*found, splits)
 
     def label(self, item: ImageItem) -> str | None:
         """Return an image's label from a table, or the class its folder is named after."""
@@ -53,7 +55,7 @@ class KnownTruth:
         parts = PurePosixPath(item.path).parent.parts
         # A class is a folder below the listed one, possibly below train/ and so on, or the listed one itself.
         names = ("/".join(parts), "/".join(parts[1:]), "" if parts else self.folder)
-        other = parts[0] if self.by_folder and len(parts) == 1 else None
+        other = None if self.level is None else "/".join(parts[self.level :]) or None
         return next((name for name in names if name in self.classes), other)
 
     def split(self, row: ImageRow) -> str | None:
@@ -158,7 +160,8 @@ class NewImages:
                 " rows of a store with --dataset latest"
             )
         backbone = _backbone(stored)
-        listing = list_images(config.images, Wanted(labelled=False))
+        follow = config.follow_links or bool(stored.model.record.features.get("follow_links"))
+        listing = list_images(config.images, Wanted(labelled=False, follow_links=follow))
         return cls(stored, config, backbone, listing, KnownTruth.of(stored, listing))
 
     @property

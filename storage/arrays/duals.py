@@ -79,7 +79,7 @@ class StoredDuals:
     def check(self) -> None:
         """Read every part; `IntegrityError` for one that differs from what was written."""
         with ThreadPoolExecutor(_CHECKED_AT_ONCE, thread_name_prefix="topline-check") as pool:
-            for _ in pool.map(self._check, self._entries):
+            for _ in pool.map(self._files.read, [entry.path for entry in self._entries]):
                 pass
 
     @property
@@ -99,9 +99,6 @@ class StoredDuals:
             first, last = _rows_of(entry)
             low, high = max(first, start), min(last, stop)
             yield low, high, self._part(entry).rows(low - first, high - first)
-
-    def _check(self, entry: FileEntry) -> None:
-        self._files.read(entry.path)
 
     def _part(self, entry: FileEntry) -> _Part:
         held = self._last

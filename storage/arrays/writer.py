@@ -55,9 +55,7 @@ class ArraySpec:
     @property
     def fill(self) -> float | bool:
         """Fill value, chosen to be impossible: NaN, or -1 for signed integers."""
-        if self.dtype.kind == "f":
-            return float("nan")
-        return -1 if self.dtype.kind == "i" else 0
+        return {"f": float("nan"), "i": -1, "b": False}.get(self.dtype.kind, 0)
 
     def metadata(self) -> bytes:
         """Return the array's zarr.json (Zarr 3)."""
@@ -72,9 +70,6 @@ class ArraySpec:
             "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, crc],
             "index_location": "end",
         }
-        fill: Any = (
-            "NaN" if self.dtype.kind == "f" else bool(self.fill) if self.dtype.kind == "b" else self.fill
-        )
         record = {
             "zarr_format": 3,
             "node_type": "array",
@@ -85,7 +80,7 @@ class ArraySpec:
                 "configuration": {"chunk_shape": [self.plan.shard_rows, *inner]},
             },
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": fill,
+            "fill_value": "NaN" if self.dtype.kind == "f" else self.fill,
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
             "attributes": dict(self.attributes),
             "storage_transformers": [],

@@ -210,29 +210,24 @@ def update_record(url: str, **changes: Any) -> ModelRecord:
 
 
 def list_models(store: Store) -> list[ModelRecord]:
-    """Return the newest revision of every published model, by id."""
-    found = []
-    for name in published_models(store):
-        try:
-            found.append(ModelRecord.from_json(_latest(store, name)))
-        except NotFoundError:
-            # Skip a model deleted since it was listed.
-            if not _is_deleted(store, name):
-                raise
+    """Return the newest revision of every published model, by id; the error of the first damaged one."""
+    found, damaged = readable_models(store)
+    for error in damaged.values():
+        raise error
     return found
 
 
-def readable_models(store: Store) -> tuple[list[ModelRecord], dict[str, str]]:
+def readable_models(store: Store) -> tuple[list[ModelRecord], dict[str, StorageError]]:
     """Return the newest revisions of the readable models, and the errors of the others, by id."""
-    found, damaged = [], {}
+    found: list[ModelRecord] = []
+    damaged: dict[str, StorageError] = {}
     for name in published_models(store):
         try:
             found.append(ModelRecord.from_json(_latest(store, name)))
-        except NotFoundError as error:
-            if not _is_deleted(store, name):
-                damaged[name] = str(error)
-        except (FormatError, IntegrityError) as error:
-            damaged[name] = str(error)
+        except (NotFoundError, FormatError, IntegrityError) as error:
+            # A model that was deleted since it was listed is skipped.
+            if not (isinstance(error, NotFoundError) and _is_deleted(store, name)):
+                damaged[name] = error
     return found, damaged
 
 
@@ -253,8 +248,7 @@ def delete_model(url: str, reason: str) -> None:
     """Delete a model: it becomes invisible at once, and its number is never reused.
 
     Its files go at once only if locks show that nobody reads them; otherwise pruning deletes them.  Calling
-    it again finishes an interrupted deletion.  Whether a model may be deleted is decided by
-    `topline.storage.models.records`.
+    it again finishes an interrupted deletion.
     """
     root, name = split_url(url, _MODELS.folder)
     store = open_store(root)
@@ -360,9 +354,6 @@ def calibration_array(model: Model, name: str) -> NDArray[Any]:
     return ArrayGroup(files).array(name)
 
 
-ACTIONS = ("promote", "keep", "rollback", "archive", "delete", "pin", "unpin")
-
-
 _DONE = {
     "promote": "promoted",
     "keep": "kept out",
@@ -372,6 +363,7 @@ _DONE = {
     "pin": "pinned",
     "unpin": "unpinned",
 }
+ACTIONS = tuple(_DONE)
 
 
 @dataclass(frozen=True)

@@ -132,14 +132,10 @@ def checkpoint_rounds(store: Store, run_id: str) -> list[int]:
     return [int(match.group(1)) for name in names if (match := _RECORD.match(name))]
 
 
-def read_checkpoint_record(
-    store: Store,
-    run_id: str,
-    round: int,  # noqa: A002
-) -> tuple[dict[str, Any], FileSet]:
+def read_checkpoint_record(store: Store, run_id: str, round_number: int) -> tuple[dict[str, Any], FileSet]:
     """Return a checkpoint's record and files; `IntegrityError` if the record is damaged."""
-    record = read_record(store, _record_path(run_id, round), CHECKPOINT_ENCODING)
-    owner = f"checkpoint {round} of run {run_id}"
+    record = read_record(store, _record_path(run_id, round_number), CHECKPOINT_ENCODING)
+    owner = f"checkpoint {round_number} of run {run_id}"
     return record, FileSet.recorded(store, record["folder"], record["files"], owner)
 
 

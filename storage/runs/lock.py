@@ -45,14 +45,11 @@ def run_lock(store: Store, run_id: str, *, terms: LeaseTerms = DEFAULT_TERMS) ->
             yield RunLock(lease)
         return
     path = RUNS.path(run_id, _LOCK)
-    descriptor = kernel_lock(store, path, fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
-    if descriptor is None:
-        raise LeaseHeldError(_held(run_id, _holder(root / path)))
-    _sign(descriptor)
-    try:
+    with kernel_lock(store, path, fcntl.LOCK_EX | fcntl.LOCK_NB, create=True) as descriptor:
+        if descriptor is None:
+            raise LeaseHeldError(_held(run_id, _holder(root / path)))
+        _sign(descriptor)
         yield RunLock()
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -6,14 +6,15 @@ and leases rest on.  Nothing here knows what the files hold.
 
 from __future__ import annotations
 
+from topline.storage.errors import LeaseHeldError
 from topline.storage.stores.base import Store
 from topline.storage.stores.commit_log import CommitLog
 from topline.storage.stores.factory import open_store
 from topline.storage.stores.files import FileEntry, FileSet, check_files
+from topline.storage.stores.holds import Clock, wait_for_lock
 from topline.storage.stores.lease import (
     DEFAULT_TERMS,
     Lease,
-    LeaseHeldError,
     LeaseLostError,
     LeaseTerms,
     Tenant,

@@ -152,23 +152,19 @@ def wrong_size(found: int, recorded: int) -> str:
 
 def check_files(files: FileSet, *, deep: bool, fix: str) -> list[Finding]:
     """Return findings of files that are missing or of another size or, with `deep`, another SHA-256."""
-    found = []
-    for entry in files.entries:
-        problem = _file_problem(files, entry, deep=deep)
-        if problem is not None:
-            kind, what = problem
-            found.append(Finding(kind, files.place(entry.path), f"{what}, in {files.owner}", fix, entry.rows))
-    return found
+    problems = ((entry, _file_problem(files, entry, deep=deep)) for entry in files.entries)
+    return [
+        Finding(problem[0], files.place(entry.path), f"{problem[1]}, in {files.owner}", fix, entry.rows)
+        for entry, problem in problems
+        if problem is not None
+    ]
 
 
 def _file_problem(files: FileSet, entry: FileEntry, *, deep: bool) -> tuple[str, str] | None:
     place = files.place(entry.path)
     try:
-        if deep:
-            data = files.store.read_bytes(place)
-            size = len(data)
-        else:
-            size = files.store.size(place)
+        data = files.store.read_bytes(place) if deep else b""
+        size = len(data) if deep else files.store.size(place)
     except FileNotFoundError:
         return "missing", "the file is missing"
     except StorageError as error:

@@ -12,17 +12,23 @@ import os
 import re
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from topline.storage.errors import AccessError, ConflictError, DiskFullError, NotFoundError, StorageError
+from topline.storage.errors import (
+    AccessError,
+    ConflictError,
+    DiskFullError,
+    LeaseHeldError,
+    NotFoundError,
+    StorageError,
+)
 from topline.storage.records import now
 from topline.storage.stores.base import Store
-from topline.storage.stores.holds import kernel_lock
+from topline.storage.stores.holds import Clock, kernel_lock
 from topline.storage.stores.sealed import put_own, unsealed
 from topline.storage.stores.urls import join
 
@@ -33,26 +39,12 @@ _POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Clock:
-    """Time for a lease, in seconds; tests pass one that they advance themselves.
-
-    `monotonic` never jumps, `wall` counts from 1970 in UTC, `sleep` waits, and `wait` does too, but returns
-    True as soon as its event is set.
-    """
-
-    monotonic: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time
-    sleep: Callable[[float], None] = time.sleep
-    wait: Callable[[threading.Event, float], bool] = threading.Event.wait
-
-
-@dataclass(frozen=True)
 class LeaseTerms:
     """Timing of a lease: renewed every `beat` seconds, free after `expiry` seconds without a beat."""
 
     beat: float = 10.0
     expiry: float = 60.0
-    clock: Clock = Clock()
+    clock: Clock = field(default_factory=Clock)
 
 
 DEFAULT_TERMS = LeaseTerms()
@@ -83,10 +75,6 @@ class Tenant:
     def words(self, now: float) -> str:
         """Return who holds the lease, where and since when."""
         return f"{self.by} ({self.where(now)})"
-
-
-class LeaseHeldError(ConflictError):
-    """Another process holds the lease."""
 
 
 class LeaseLostError(ConflictError):
@@ -169,21 +157,17 @@ def _taken(store: Store, name: str, by: str, wait: float, terms: LeaseTerms, hel
             raise LeaseHeldError(
                 f"{holder(store, name, clock)} holds {store.url} for {name}: wait for it, or stop it first"
             )
-        elif clock.monotonic() >= deadline and not watched.told:
-            watched.told = True
-            logger.warning(
-                "%s shows no heartbeat: waiting up to %g s for it",
-                holder(store, name, clock),
-                terms.expiry,
-            )
+        elif not watched.told and (who := holder(store, name, clock)):
+            watched.told, most = True, max(wait, terms.expiry if watched.doubtful else 0.0)
+            logger.warning("%s holds %s for %s: waiting up to %g s", who, store.url, name, most)
         clock.sleep(min(_POLL_SECONDS, terms.beat / 4))
 
 
 def _is_taken(lease: Lease, by: str, clock: Clock, attempt: ExitStack) -> bool:
     """Try to take the tenure after a finished one; return whether this process has it."""
     store, number = lease.store, lease.number
-    lock = kernel_lock(store, _path(lease.name, number, "lock"), fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
-    attempt.callback(_unlock, lock)
+    path = _path(lease.name, number, "lock")
+    lock = attempt.enter_context(kernel_lock(store, path, fcntl.LOCK_EX | fcntl.LOCK_NB, create=True))
     # If another candidate has the lock, it gets the number.
     alone = lock is not None or not store.locks
     if not alone or not put_own(store, _path(lease.name, number, "json"), _signature(by)):
@@ -318,11 +302,5 @@ def _tidy(store: Store, name: str, number: int) -> None:
 def _lock_is_free(store: Store, path: str) -> bool:
     """Return whether no live process has the lock; False without locks or without the file."""
     # A shared lock, so that observers do not take one another for the holder.
-    descriptor = kernel_lock(store, path, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    _unlock(descriptor)
-    return descriptor is not None
-
-
-def _unlock(descriptor: int | None) -> None:
-    if descriptor is not None:
-        os.close(descriptor)
+    with kernel_lock(store, path, fcntl.LOCK_SH | fcntl.LOCK_NB) as free:
+        return free is not None

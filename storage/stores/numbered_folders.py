@@ -32,12 +32,8 @@ def delete_inside(store: Store, folder: str, but: Collection[str]) -> None:
     """Delete everything in a folder except these names."""
     for inside in store.list(folder):
         path = join(folder, inside)
-        if inside in but:
-            continue
-        if store.exists(path):
-            store.delete(path)
-        else:
-            store.delete_tree(path)
+        if inside not in but:
+            (store.delete if store.exists(path) else store.delete_tree)(path)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import stat
@@ -18,6 +20,7 @@ from tests.free_ports import free_port
 from topline.flows import local_server as module
 from topline.flows.environment import FlowServerError
 from topline.flows.local_server import local_server
+from topline.storage.stores import Clock, LeaseHeldError
 
 #: A server that asks for a password, at a port of its arguments; it ends where the port is taken.
 STAND_IN = """
@@ -125,3 +128,50 @@ def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(
             assert found == server
             assert httpx.get(f"http://127.0.0.1:{port}/", timeout=60).status_code == httpx.codes.UNAUTHORIZED
         other.kill()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["it ends", "it goes on"])
+def test_a_process_that_ends_the_server_is_waited_for_with_a_word_and_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: bool
+) -> None:
+    """The other has the lock of the users; only who sleeps moves the clock on."""
+    slept: list[float] = []
+    monkeypatch.setattr(module, "_started", started)
+    with (tmp_path / "topline-server.users").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            if ends and sum(slept) > 30.0:
+                fcntl.flock(other, fcntl.LOCK_UN)
+
+        clock = Clock(monotonic=lambda: sum(slept), sleep=sleep)
+        waiting = f"another process is ending Prefect's server in {tmp_path}"
+        with contextlib.ExitStack() as stack:
+            if not ends:
+                said = f"^{waiting}, and did not end within 120 s: end it, or run this again later$"
+                stack.enter_context(pytest.raises(LeaseHeldError, match=said))
+            with local_server({"PREFECT_HOME": str(tmp_path)}, clock) as server:
+                assert httpx.get(server.url, timeout=60).status_code == httpx.codes.UNAUTHORIZED
+    assert caplog.messages == [f"{waiting}: waiting up to 120 s"]
+
+
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
+def test_a_server_that_never_answers_is_waited_for_with_a_word_and_an_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its process has the lock, and nobody answers at its address."""
+    slept: list[float] = []
+    clock = Clock(monotonic=lambda: sum(slept), sleep=slept.append)
+    (tmp_path / "topline-server.url").write_text(f"http://127.0.0.1:{free_port()}/api")
+    words = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with (tmp_path / "topline-server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with subprocess.Popen(words, pass_fds=(lock.fileno(),), start_new_session=True) as mute:
+            (tmp_path / "topline-server.pid").write_text(str(mute.pid))
+            with (
+                pytest.raises(FlowServerError, match=r"does not answer at the address in .*: end it first"),
+                local_server({"PREFECT_HOME": str(tmp_path)}, clock),
+            ):
+                pass
+    assert caplog.messages == [f"the server in {tmp_path} does not answer yet: waiting up to 180 s"]

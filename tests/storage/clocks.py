@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from topline.storage.stores.lease import Clock
+from topline.storage.stores import Clock
 
 
 class FakeClock:

@@ -85,6 +85,34 @@ def test_a_signal_while_topline_starts_ends_in_a_sentence(number: int, name: str
     assert ran.stderr == f"error: stopped by {name}; nothing had begun\n"
 
 
+# A command that a signal reaches in the destructor of an object, which Python would go on after.
+DESTROYED = """
+import os, signal, sys, time
+from topline.pipeline.cli import entry, main
+number = int(sys.argv.pop(1))
+class Struck:
+    def __del__(self):
+        os.kill(os.getpid(), number)
+        time.sleep(0.001)
+def working(*_, **__):
+    Struck()
+    time.sleep(600)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+entry.app = working
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_within_a_destructor_is_not_lost(number: int, name: str) -> None:
+    words = [sys.executable, "-c", DESTROYED, str(int(number)), "--version"]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=500)
+    assert (ran.returncode, ran.stdout) == (128 + number, "")
+    assert ran.stderr == (
+        f"error: stopped by {name}; what was stored is whole, and the same command goes on from there\n"
+    )
+
+
 # A command that a signal reaches in the function of training that is named, in a compiled call, or an import.
 STOPPED = """
 import signal, sys

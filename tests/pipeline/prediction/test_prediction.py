@@ -490,6 +490,13 @@ def test_the_table_says_what_is_known_of_an_image(tmp_path: Path) -> None:
     scored = predict(model, PredictConfig(images=str(root), top_k=1)).scored
     assert scored is not None
     assert set(scored.unknown) == {"unicorn"}
+    # So it is below test/, as a data set comes, and behind links, which are followed on demand.
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "test").symlink_to(root)
+    inside = predict(model, PredictConfig(images=str(tmp_path / "data"), follow_links=True, top_k=1)).scored
+    assert inside == scored
+    closed = predict(model, PredictConfig(images=str(tmp_path / "data"), top_k=1))
+    assert closed.scored is None
     page = tmp_path / "out" / "page.html"
     predict(model, PredictConfig(images=str(tmp_path / "new"), top_k=2, output=outputs[1], page=page))
     new = {row["path"]: row for row in read_csv(outputs[1])}

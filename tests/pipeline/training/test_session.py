@@ -32,8 +32,7 @@ from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError, MismatchError, NotFoundError
 from topline.storage.models import list_models, load_model, save_model
 from topline.storage.runs import HistoryWriter, RunLock, list_runs, read_history, read_run, run_lock
-from topline.storage.stores import open_store
-from topline.storage.stores.lease import LeaseHeldError, LeaseLostError
+from topline.storage.stores import LeaseHeldError, LeaseLostError, open_store
 
 HERE = ClusterConfig(workers=0)
 

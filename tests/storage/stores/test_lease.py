@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 
 from topline.storage.errors import AccessError, DiskFullError
 from topline.storage.stores import (
+    Clock,
     LeaseHeldError,
     LeaseLostError,
     LeaseTerms,
@@ -26,7 +29,7 @@ from topline.storage.stores import (
     holder,
     tenant,
 )
-from topline.storage.stores.lease import Clock
+from topline.storage.stores.holds import alone_with, hold_while
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENT = LeaseTerms(beat=0.1, expiry=600.0)
@@ -336,3 +339,41 @@ def test_files_of_others_in_the_folder_are_left_alone(memory_store: Store, clock
         with held_lease(memory_store, "retrain", "me", terms=clock.silent):
             pass
     assert memory_store.exists("leases/retrain/notes.done")
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["it ends", "it goes on"])
+def test_what_is_being_removed_is_waited_for_with_a_word_and_an_end(
+    local_store: Store, clock: Sleeper, caplog: pytest.LogCaptureFixture, ends: bool
+) -> None:
+    """Whoever opens a dataset, a model or a staging while pruning has it; a second lock of one process."""
+    local_store.write_bytes("files.json", b"[]")
+    held, place, begun = ExitStack(), f"{local_store.url}/files.json", clock.seconds
+    assert held.enter_context(alone_with(local_store, "files.json"))
+    clock.each_time = lambda: held.close() if ends and clock.seconds > begun + 30.0 else None
+    removing = f"another process is removing {place} and what it lists"
+    owner = threading.Event()
+    if ends:
+        hold_while(owner, local_store, "files.json", clock.terms.clock)
+        with alone_with(local_store, "files.json") as alone:
+            assert not alone
+        assert clock.seconds < begun + 31.0
+    else:
+        said = f"^{removing}, and did not end within 120 s: end it, or run this again later$"
+        with held, pytest.raises(LeaseHeldError, match=said):
+            hold_while(owner, local_store, "files.json", clock.terms.clock)
+        assert 120.0 <= clock.seconds - begun < 121.0
+    assert caplog.messages == [f"{removing}: waiting up to 120 s"]
+
+
+def test_who_waits_for_a_lease_is_told_of_its_holder_once(
+    any_store: Store, clock: Sleeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    terms = replace(clock.terms, beat=3600.0, expiry=1e4)
+    told = r"the first \(process \d+ on .*\) holds \S+ for prune: waiting up to 90 s"
+    with (
+        held_lease(any_store, "prune", "the first", terms=terms),
+        pytest.raises(LeaseHeldError, match="wait for it, or stop it first"),
+        held_lease(any_store, "prune", "the second", wait=90.0, terms=terms),
+    ):
+        pass
+    assert [bool(re.fullmatch(told, message)) for message in caplog.messages] == [True]
