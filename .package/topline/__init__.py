@@ -28,15 +28,17 @@ if TYPE_CHECKING:
     from topline.solvers.executors import SerialExecutor, ThreadExecutor
     from topline.solvers.kernels.functions import (
         ChiSquaredKernel,
+        FeatureGroup,
         IntersectionKernel,
         Kernel,
         LaplacianKernel,
         LinearKernel,
         PolynomialKernel,
         PrecomputedKernel,
+        ProductKernel,
         RBFKernel,
+        SumKernel,
     )
-    from topline.solvers.kernels.registry import FeatureGroup, ProductKernel, SumKernel
     from topline.solvers.losses import (
         LOSSES,
         Loss,
@@ -80,16 +82,18 @@ _NAMES_OF = {
     "topline.solvers.estimators.path": ("RegularisationPath", "TopKClassifierCV"),
     "topline.solvers.estimators.topk": ("TopKClassifier",),
     "topline.solvers.executors": ("SerialExecutor", "ThreadExecutor"),
-    "topline.solvers.kernels.registry": ("FeatureGroup", "ProductKernel", "SumKernel"),
     "topline.solvers.kernels.functions": (
         "ChiSquaredKernel",
+        "FeatureGroup",
         "IntersectionKernel",
         "Kernel",
         "LaplacianKernel",
         "LinearKernel",
         "PolynomialKernel",
         "PrecomputedKernel",
+        "ProductKernel",
         "RBFKernel",
+        "SumKernel",
     ),
     "topline.solvers.losses": (
         "LOSSES",

@@ -34,8 +34,7 @@ from topline.pipeline.rows import (
     Standardize,
     StoredModel,
 )
-from topline.solvers.calibration import Calibration, ProbabilityMap, SetRule
-from topline.solvers.calibration.conformal import SETTLES
+from topline.solvers.calibration import SETTLES, Calibration, ProbabilityMap, SetRule
 
 # Protobuf holds no more than 2 GiB in a file.
 LARGEST = (2 << 30) - (64 << 20)

@@ -112,110 +112,76 @@ class InteriorPoint:
         return min(lengths)
 
 
-@dataclass(frozen=True, eq=False)
-class _Factor:
-    """A factored positive definite matrix (d, d), scaled to a unit diagonal."""
+def newton_steps(
+    problem: AverageTopProblem, point: InteriorPoint, pieces: Pieces
+) -> Callable[[float, InteriorPoint | None], InteriorPoint]:
+    """Return the solution of the Newton equations of one round, reduced to w and t.
 
-    scale: Float64Array
-    lower: tuple[Float64Array, bool]
-
-    @classmethod
-    def of(cls, matrix: Float64Array) -> _Factor:
-        scale = 1.0 / np.sqrt(np.diag(matrix))
-        matrix *= scale[:, None] * scale
-        matrix[np.diag_indices(len(matrix))] += _RIDGE
-        return cls(scale, linalg.cho_factor(matrix, overwrite_a=True))
-
-    def solve(self, right: Float64Array) -> Float64Array:
-        return np.asarray(self.scale * linalg.cho_solve(self.lower, self.scale * right))
-
-
-@dataclass(frozen=True, eq=False)
-class NewtonSystem:
-    """The Newton equations of one round, reduced to w and t.
-
-    For each example everything but its score and t is eliminated.  With theta_j = p_j / v_j (J, n), phi = q /
-    s and both = sum_j theta_j + phi, the rest are ratios and means in which nothing cancels as theta or phi
+    It takes the target of the products, and a first step for whose own products the step is corrected.  For
+    each example everything but its score and t is eliminated.  With theta_j = p_j / v_j (J, n), phi = q / s
+    and both = sum_j theta_j + phi, the rest are ratios and means in which nothing cancels as theta or phi
     grow without bound: tied = sum theta / both, loose = phi / both, mean = sum theta a / sum theta of the
-    slopes a of the pieces.
+    slopes a of the pieces.  Raises LinAlgError if rounding leaves nothing to factor.
     """
+    X, a = problem.X, pieces.slopes
+    theta, phi = point.p / point.v, point.q / point.s
+    total = theta.sum(axis=0)
+    both = total + phi
+    tied, loose = total / both, phi / both
+    mean = (theta * a).sum(axis=0) / total
+    bend = (point.p * pieces.curvatures + theta * (a - mean) ** 2).sum(axis=0) + mean**2 * total * loose
+    scaled = X * np.sqrt(bend)[:, None]
+    matrix = scaled.T @ scaled
+    matrix[np.diag_indices(problem.d)] += 1.0 / problem.C
+    # Factored after scaling to a unit diagonal.
+    scale = 1.0 / np.sqrt(np.diag(matrix))
+    matrix *= scale[:, None] * scale
+    matrix[np.diag_indices(problem.d)] += _RIDGE
+    lower = linalg.cho_factor(matrix, overwrite_a=True)
 
-    problem: AverageTopProblem
-    point: InteriorPoint
-    pieces: Pieces
-    theta: Float64Array
-    phi: Float64Array
-    both: Float64Array
-    tied: Float64Array
-    loose: Float64Array
-    mean: Float64Array
-    factor: _Factor
-    coupling: Float64Array
-    solved_coupling: Float64Array
-    pivot: float
+    def solved(right: Float64Array) -> Float64Array:
+        return np.asarray(scale * linalg.cho_solve(lower, scale * right))
 
-    @classmethod
-    def of(cls, problem: AverageTopProblem, point: InteriorPoint, pieces: Pieces) -> NewtonSystem:
-        """Set up the equations at a point; LinAlgError if rounding leaves nothing to factor."""
-        theta, phi = point.p / point.v, point.q / point.s
-        total = theta.sum(axis=0)
-        both = total + phi
-        tied, loose = total / both, phi / both
-        mean = (theta * pieces.slopes).sum(axis=0) / total
-        bend = (point.p * pieces.curvatures + theta * (pieces.slopes - mean) ** 2).sum(axis=0)
-        bend += mean**2 * total * loose
-        scaled = problem.X * np.sqrt(bend)[:, None]
-        matrix = scaled.T @ scaled
-        matrix[np.diag_indices(problem.d)] += 1.0 / problem.C
-        factor = _Factor.of(matrix)
-        coupling = -(problem.X.T @ (mean * total * loose))
-        solved = factor.solve(coupling)
-        pivot = float((total * loose).sum() + point.r[0] / point.t[0] - coupling @ solved)
-        return cls(
-            problem, point, pieces, theta, phi, both, tied, loose, mean, factor, coupling, solved, pivot
-        )
+    coupling = -(X.T @ (mean * total * loose))
+    solved_coupling = solved(coupling)
+    pivot = float((total * loose).sum() + point.r[0] / point.t[0] - coupling @ solved_coupling)
 
-    def solve(self, target: float, second: InteriorPoint | None = None) -> InteriorPoint:
-        """Return the step to products of `target`, corrected for those of a first step `second` if given."""
-        point, X, a = self.point, self.problem.X, self.pieces.slopes
+    def step(target: float, second: InteriorPoint | None) -> InteriorPoint:
         products: tuple[Any, Any, Any] = (0.0, 0.0, 0.0)
         if second is not None:
             products = (second.p * second.v, second.q * second.s, second.r * second.t)
         to_p = (target - products[0]) / point.v - point.p
         to_q = (target - products[1]) / point.s - point.q
         to_r = (target - products[2]) / point.t - point.r
-        short_v = point.v - point.s - point.t + self.pieces.values
+        short_v = point.v - point.s - point.t + pieces.values
         short_t = 1.0 - point.p.sum() - point.r
         # The change of q beyond what closes the gap of sum_j p + q to 1/k.
-        even_q = to_q - (1.0 / self.problem.k - point.p.sum(axis=0) - point.q)
-        lifted = to_p + self.theta * short_v
-        shared = self.loose * lifted.sum(axis=0) - self.tied * even_q
-        force = ((a - self.mean) * lifted).sum(axis=0) + self.mean * shared
-        free = -self.factor.solve(point.w / self.problem.C + X.T @ ((point.p * a).sum(axis=0) + force))
-        t = (shared.sum() + to_r - short_t - self.coupling @ free) / self.pivot
-        w = free - self.solved_coupling * t
+        even_q = to_q - (1.0 / problem.k - point.p.sum(axis=0) - point.q)
+        lifted = to_p + theta * short_v
+        shared = loose * lifted.sum(axis=0) - tied * even_q
+        force = ((a - mean) * lifted).sum(axis=0) + mean * shared
+        free = -solved(point.w / problem.C + X.T @ ((point.p * a).sum(axis=0) + force))
+        t = (shared.sum() + to_r - short_t - coupling @ free) / pivot
+        w = free - solved_coupling * t
         z = X @ w
-        s = (lifted.sum(axis=0) + even_q) / self.both - self.tied * (t - self.mean * z)
-        mean_short = (self.theta * short_v).sum(axis=0) / self.theta.sum(axis=0)
-        v = (
-            (to_p.sum(axis=0) + even_q) / self.both
-            + self.loose * (t - a * z - short_v)
-            + self.tied * ((mean_short - short_v) + (self.mean - a) * z)
-        )
-        return InteriorPoint(
-            w=w, t=t, s=s, v=v, p=to_p - self.theta * v, q=to_q - self.phi * s,
-            r=to_r - point.r / point.t * t,
-        )  # fmt: skip
+        s = (lifted.sum(axis=0) + even_q) / both - tied * (t - mean * z)
+        mean_short = (theta * short_v).sum(axis=0) / theta.sum(axis=0)
+        v = (to_p.sum(axis=0) + even_q) / both + loose * (t - a * z - short_v)
+        v = v + tied * ((mean_short - short_v) + (mean - a) * z)
+        r = to_r - point.r / point.t * t
+        return InteriorPoint(w=w, t=t, s=s, v=v, p=to_p - theta * v, q=to_q - phi * s, r=r)
+
+    return step
 
 
 def mehrotra_step(problem: AverageTopProblem, point: InteriorPoint, pieces: Pieces) -> InteriorPoint:
     """Return Mehrotra's step, which aims at a complementarity set by how far the plain step gets."""
     with np.errstate(all="ignore"):
-        system = NewtonSystem.of(problem, point, pieces)
-        plain = system.solve(0.0)
+        solution = newton_steps(problem, point, pieces)
+        plain = solution(0.0, None)
         before = point.complementarity()
         after = point.moved(plain, point.room(plain)).complementarity()
-        step = system.solve((after / before) ** 3 * before, plain)
+        step = solution((after / before) ** 3 * before, plain)
     if not all(np.isfinite(value).all() for value in vars(step).values()):
         raise linalg.LinAlgError("the step is not finite")
     return step

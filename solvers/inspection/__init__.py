@@ -7,15 +7,17 @@ class, and `near_duplicates` finds almost identical rows.
 
 from __future__ import annotations
 
-from topline.solvers.inspection.bounds import margins_of
 from topline.solvers.inspection.dual_point import DualPoint
 from topline.solvers.inspection.leave_one_out import (
     LeaveOneOut,
     boundary_rows,
+    has_second_opinion,
     judged_rows,
     leave_one_out,
     leave_out_each,
+    margins_of,
+    second_opinion,
+    softmax_point,
     trained_point,
 )
 from topline.solvers.inspection.neighbours import Pairs, near_duplicates, nearest_neighbours, unit_rows
-from topline.solvers.inspection.second_opinion import has_second_opinion, second_opinion, softmax_point

@@ -7,7 +7,9 @@ never means a compiled function here.
 from __future__ import annotations
 
 from topline.solvers.kernels.functions import (
+    KERNELS,
     ChiSquaredKernel,
+    FeatureGroup,
     Gamma,
     IntersectionKernel,
     Kernel,
@@ -15,7 +17,14 @@ from topline.solvers.kernels.functions import (
     LinearKernel,
     PolynomialKernel,
     PrecomputedKernel,
+    ProductKernel,
     RBFKernel,
+    SumKernel,
+    WithConstant,
+    as_kernel,
+    is_positive,
+    kernel_from_dict,
+    make_kernel,
 )
 from topline.solvers.kernels.problem import (
     KernelExpansion,
@@ -28,15 +37,4 @@ from topline.solvers.kernels.problem import (
     is_precomputed,
     judged_by_gap,
     values_on_matrix,
-)
-from topline.solvers.kernels.registry import (
-    KERNELS,
-    FeatureGroup,
-    ProductKernel,
-    SumKernel,
-    WithConstant,
-    as_kernel,
-    is_positive,
-    kernel_from_dict,
-    make_kernel,
 )

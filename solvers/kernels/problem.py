@@ -32,8 +32,7 @@ from topline.solvers.core.rows import (
 from topline.solvers.core.state import Objective, SolveResult, Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.executors import SerialExecutor, TopLossBlocks
-from topline.solvers.kernels.functions import Kernel, PrecomputedKernel
-from topline.solvers.kernels.registry import WithConstant, as_kernel
+from topline.solvers.kernels.functions import Kernel, PrecomputedKernel, WithConstant, as_kernel
 from topline.solvers.losses import LossForm
 from topline.solvers.operations import Evaluate, Rebuild
 from topline.solvers.typing import Float64Array, FloatArray, IntArray

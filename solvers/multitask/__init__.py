@@ -18,14 +18,16 @@ methods for regularized loss minimization", 2013.
 
 from __future__ import annotations
 
-from topline.solvers.multitask.shared import SharedProblem, TraceNormBounds, trace_norm_bounds
 from topline.solvers.multitask.strategies import (
     Alternation,
     MultitaskResult,
     Shared,
+    SharedProblem,
     TaskDuals,
+    TraceNormBounds,
     ascend,
     solve_multi,
     solve_single,
     solve_stacked,
+    trace_norm_bounds,
 )

@@ -1,15 +1,9 @@
 """Three ways to train T tasks on one kernel matrix, with scores K(new, train) @ coefficients.
 
-MTL-SDCA finds predictors and their shared representation in turns (thesis, algorithms 4.1 and B.1).  U (d, T)
-is never formed: U = X^T Q with Q (n, T), and it maps the examples to Z = K Q. Then K_Z = Z Z^T = K A
-M A^T K is the kernel of the predictors, W = Z^T B C their weights and M = W^T W. Each turn solves a convex
-problem to a certified gap.  F never rises: each task keeps its old solution unless the new one is better.
-
-The one loop below them (`ascend`) is dual coordinate ascent on the hinge losses of T tasks, with the scores
-of all tasks in one small product.
-
-The weights of task t live in the space of a kernel K of examples, and tasks may share theirs through a
-matrix M (T, T), positive semi-definite.  With dual variables a_ti, 0 <= y_ti a_ti <= 1, and C > 0,
+`ascend`, the one loop below them, is dual coordinate ascent on the hinge losses of T tasks, with the scores
+of all tasks in one small product.  The weights of task t live in the space of a kernel K of examples, and
+tasks may share theirs through a matrix M (T, T), positive semi-definite.  With dual variables a_ti,
+0 <= y_ti a_ti <= 1, and C > 0,
 
     scores            s_t = C sum_u M_tu K a_u                                            (n,)
     primal            P = 1/T sum_t [ (1/n) sum_i phi_gamma(y_ti s_ti) + <a_t, s_t> / (2 n) ]
@@ -17,10 +11,28 @@ matrix M (T, T), positive semi-definite.  With dual variables a_ti, 0 <= y_ti a_
 
 M = I gives T independent support vector machines (thesis, (B.1) to (B.6), C = 1/(lambda n)); with
 M = W^T W the minimiser is the shared representation U for fixed predictors W ((4.4) to (4.7) and (B.7), C =
-1/(mu n T)).  The thesis uses C a_ti in place of a_ti.
+1/(mu n T)).  The thesis uses C a_ti in place of a_ti, and skips examples with K_ii = 0, which leaves their
+loss of 1 in the gap for ever.  Only the box bounds such a variable, so here it moves to the end of the box.
 
-Unlike here, the thesis skips examples with K_ii = 0, which leaves their loss of 1 in the gap for ever.
-Only the box bounds such a variable, so here it moves to the end of the box.
+MTL-SDCA finds predictors and their shared representation in turns (thesis, algorithms 4.1 and B.1).  U (d, T)
+is never formed: U = X^T Q with Q (n, T), and it maps the examples to Z = K Q. Then K_Z = Z Z^T = K A
+M A^T K is the kernel of the predictors, W = Z^T B C their weights and M = W^T W. Each turn solves a convex
+problem to a certified gap.  F never rises: each task keeps its old solution unless the new one is better.
+
+    F(U, W) = (1/T) sum_t [ (1/n) sum_i phi_gamma(y_ti <w_t, U^T x_i>) + lambda/2 |w_t|^2 ] + mu/2 |U|_F^2
+
+(thesis, (4.1) and (4.2)) is convex in U and in W, but not jointly.  Yet lambda/(2T) |W|^2 + mu/2 |U|^2 is at
+least tau |U W|_*, the sum of the singular values of V = U W times tau = sqrt(lambda mu / T), and as much for
+the best factors of V. So F is bounded from below by a convex problem in V,
+
+    min_V (1/(nT)) sum_ti phi_gamma(y_ti <v_t, x_i>) + tau |V|_*,
+
+and with as many factors as tasks both minima are the same.  Duals a of any of the subproblems, times a factor
+that makes the largest singular value of (1/(nT)) X^T A at most tau, are dual feasible here, and their value
+is a lower bound of F for every U and W. The smooth hinge phi_gamma(z) = max over 0 <= v <= 1 of v (1 - z) -
+gamma/2 v^2 is 0 for z >= 1, (1 - z)^2 / (2 gamma) for 1 - gamma <= z < 1 and 1 - z - gamma/2 below; gamma =
+0 is the hinge (4.2.1).  Source: N. Srebro, J. Rennie, T. Jaakkola, "Maximum-margin matrix factorization",
+2004, lemma 1; the thesis has no such bound.
 """
 
 from __future__ import annotations
@@ -31,11 +43,10 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.problem import positive_integer, positive_number
+from topline.solvers.core.problem import inner, positive_integer, positive_number, squared_norm
 from topline.solvers.core.state import HasObjective, Objective, Status, StoppingCriteria, relative_gap
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit
-from topline.solvers.multitask.shared import SharedProblem, task_conjugates, task_losses, trace_norm_bounds
 from topline.solvers.typing import Float64Array, Int64Array
 
 
@@ -259,9 +270,16 @@ def alternate(
     history: list[Alternation] = []
     bound, passes = -math.inf, 0
     while True:
-        tasks = solve_tasks(problem, point, criteria, seed + 2 * len(history))
+        # The predictors for a fixed representation (STL-SDCA on Z), and the other way round (U-SDCA).
+        tasks = ascend(
+            point.Z @ point.Z.T, problem.signs, problem.C_tasks, None, criteria, smoothing=problem.smoothing,
+            seed=seed + 2 * len(history), start=point.B,
+        )  # fmt: skip
         halfway = _with_predictors(problem, point, tasks)
-        shared = solve_representation(problem, halfway, criteria, seed + 2 * len(history) + 1)
+        shared = ascend(
+            problem.K, problem.signs, problem.C_shared, halfway.W.T @ halfway.W, criteria,
+            smoothing=problem.smoothing, seed=seed + 2 * len(history) + 1, start=halfway.A,
+        )  # fmt: skip
         after = _with_representation(problem, halfway, shared)
         passes += tasks.passes + shared.passes
         bound = max(bound, *_bounds(problem, after, shared.products))
@@ -285,25 +303,6 @@ def alternate(
             return point, tuple(history), Status.NO_PROGRESS
         if len(history) >= max_alternations:
             return point, tuple(history), Status.MAX_PASSES
-
-
-def solve_tasks(problem: SharedProblem, point: Shared, criteria: StoppingCriteria, seed: int) -> TaskDuals:
-    """Return the predictors' duals B for a fixed representation (STL-SDCA on Z), warm-started."""
-    kernel = point.Z @ point.Z.T
-    return ascend(
-        kernel, problem.signs, problem.C_tasks, None, criteria, smoothing=problem.smoothing, seed=seed,
-        start=point.B,
-    )  # fmt: skip
-
-
-def solve_representation(
-    problem: SharedProblem, point: Shared, criteria: StoppingCriteria, seed: int
-) -> TaskDuals:
-    """Return the representation's duals A for fixed predictors (U-SDCA), warm-started."""
-    return ascend(
-        problem.K, problem.signs, problem.C_shared, point.W.T @ point.W, criteria,
-        smoothing=problem.smoothing, seed=seed, start=point.A,
-    )  # fmt: skip
 
 
 def _with_predictors(problem: SharedProblem, point: Shared, found: TaskDuals) -> Shared:
@@ -384,7 +383,8 @@ def solve_single(
     smoothing : gamma of the smooth hinge; 0 for the hinge.
     """
     K, signs = _checked(K, signs, smoothing, C=C)
-    found = _svms(K, signs, C, smoothing, StoppingCriteria(tol, max_passes), seed)
+    criteria = StoppingCriteria(tol, max_passes)
+    found = ascend(K, signs, C, None, criteria, smoothing=smoothing, seed=seed)
     gap = float(found.gaps.max())
     return MultitaskResult(C * found.A, _mean(found), gap, found.status, found.passes)
 
@@ -408,9 +408,10 @@ def solve_stacked(
     C_tasks = C if C_tasks is None else C_tasks
     K, signs = _checked(K, signs, smoothing, C=C, C_tasks=C_tasks)
     criteria = StoppingCriteria(tol, max_passes)
-    first = _svms(K, signs, C, smoothing, criteria, seed)
+    first = ascend(K, signs, C, None, criteria, smoothing=smoothing, seed=seed)
     scores = C * first.products
-    second = _svms(scores @ scores.T, signs, C_tasks, smoothing, criteria, seed + _SECOND)
+    kernel = scores @ scores.T
+    second = ascend(kernel, signs, C_tasks, None, criteria, smoothing=smoothing, seed=seed + _SECOND)
     W = C_tasks * (scores.T @ second.A)
     return MultitaskResult(
         coefficients=C * (first.A @ W),
@@ -454,7 +455,7 @@ def solve_multi(
     criteria = StoppingCriteria(tol, max_passes)
     positive_integer("max_alternations", max_alternations)
     positive_number("change_tol", change_tol, or_zero=True)
-    first = _svms(K, signs, C, smoothing, criteria, seed)
+    first = ascend(K, signs, C, None, criteria, smoothing=smoothing, seed=seed)
     problem = SharedProblem(K, signs, C_tasks, C_shared, smoothing)
     point, turns, status = alternate(
         problem, C * first.A, criteria, max_alternations=max_alternations, change_tol=change_tol,
@@ -474,12 +475,6 @@ def solve_multi(
         alternations=turns,
         shared=point,
     )
-
-
-def _svms(
-    K: Float64Array, signs: Float64Array, C: float, smoothing: float, criteria: StoppingCriteria, seed: int
-) -> TaskDuals:
-    return ascend(K, signs, C, None, criteria, smoothing=smoothing, seed=seed)
 
 
 def _mean(found: TaskDuals) -> Objective:
@@ -513,3 +508,161 @@ def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float6
         positive_number(name, value)
     positive_number("smoothing", smoothing, or_zero=True)
     return K, signs
+
+
+def smooth_hinge(margins: Float64Array, gamma: float) -> Float64Array:
+    """Return phi_gamma of each margin z = y s, in the shape of `margins`."""
+    slack = np.maximum(1.0 - margins, 0.0)
+    if gamma == 0.0:
+        return slack
+    v = np.minimum(slack / gamma, 1.0)
+    return np.asarray(v * (slack - 0.5 * gamma * v))
+
+
+def task_losses(signs: Float64Array, scores: Float64Array, gamma: float) -> Float64Array:
+    """Return the mean loss of each task, (T,); signs and scores are (T, n)."""
+    losses: Float64Array = smooth_hinge(signs * scores, gamma).mean(axis=1)
+    return losses
+
+
+def task_conjugates(signs: Float64Array, duals: Float64Array, gamma: float) -> Float64Array:
+    """Return the mean of y a - gamma/2 a^2 of each task, (T,); signs, duals are (T, n), 0 <= y a <= 1."""
+    values: Float64Array = (signs * duals - 0.5 * gamma * np.square(duals)).mean(axis=1)
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class SharedProblem:
+    """F for n examples and T tasks.
+
+    Attributes
+    ----------
+    K : (n, n) kernel matrix of the examples.
+    signs : (n, T) labels of 1.0 and -1.0.
+    C_tasks, C_shared : 1/(lambda n) and 1/(mu n T), weights of the losses against |w_t|^2 / 2 and |U|^2 / 2.
+    smoothing : gamma of the smooth hinge.
+    """
+
+    K: Float64Array
+    signs: Float64Array
+    C_tasks: float
+    C_shared: float
+    smoothing: float = 0.0
+
+    def task_terms(self, Z: Float64Array, W: Float64Array) -> Float64Array:
+        """Return each task's part of F, (T,): loss and |w_t|^2, for Z = X U (n, r) and W (r, T)."""
+        losses = task_losses(self.signs.T, (Z @ W).T, self.smoothing)
+        squares = np.einsum("rt,rt->t", W, W)
+        return np.asarray(losses + squares / (2.0 * self.C_tasks * len(Z)))
+
+    def shared_terms(self, Q: Float64Array, Z: Float64Array, W: Float64Array) -> float:
+        """Return the part of F with U = X^T Q: the mean of the losses and mu/2 |U|^2; Q and Z are (n, r)."""
+        loss = float(task_losses(self.signs.T, (Z @ W).T, self.smoothing).mean())
+        return loss + inner(Q, Z) / (2.0 * self.C_shared * self.signs.size)
+
+    def objective(self, Q: Float64Array, Z: Float64Array, W: Float64Array) -> float:
+        """Return F at U = X^T Q and W, with Z = K Q."""
+        return self.shared_terms(Q, Z, W) + squared_norm(W) / (2.0 * self.C_tasks * self.signs.size)
+
+    def slopes(self, Z: Float64Array, W: Float64Array) -> Float64Array | None:
+        """Return the duals (n, T) that are slopes of the losses at the scores Z W; None for the hinge.
+
+        They tend to the optimum of the convex problem as V = U W does, unlike with the kinks of the hinge.
+        """
+        if self.smoothing == 0.0:
+            return None
+        slack = (1.0 - self.signs * (Z @ W)) / self.smoothing
+        return np.asarray(self.signs * np.clip(slack, 0.0, 1.0))
+
+    def lower_bound(self, A: Float64Array, products: Float64Array) -> float:
+        """Return a lower bound of F for all U and W from duals A (n, T), 0 <= y a <= 1, and K A."""
+        linear = inner(self.signs, A) / A.size
+        square = squared_norm(A) / A.size
+        # Squared singular values of X^T A; K A is computed, and rounding must not make them negative.
+        spectrum = np.linalg.eigvalsh(A.T @ products)
+        largest = math.sqrt(max(float(spectrum[-1]), 0.0))
+        tau = 1.0 / math.sqrt(self.C_tasks * self.C_shared)
+        scale = min(1.0, tau / largest) if largest > 0.0 else 1.0
+        if self.smoothing > 0.0 and square > 0.0:
+            scale = min(scale, linear / (self.smoothing * square))
+        return scale * linear - 0.5 * self.smoothing * scale**2 * square
+
+
+#: First smoothing of the hinge, and the factor by which each stage reduces it.
+_FIRST, _FALL = 0.5, 0.25
+#: Fraction of the tolerance that smoothing may use up.
+_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class TraceNormBounds:
+    """Bounds of the least F over all U and W with as many factors as tasks, after so many passes.
+
+    A pass is a step, of two products with the examples.
+    """
+
+    lower: float
+    upper: float
+    passes: int
+
+    @property
+    def relative_gap(self) -> float:
+        """(upper - lower) / upper."""
+        return relative_gap(self.upper - self.lower, self.upper)
+
+
+def trace_norm_bounds(problem: SharedProblem, tol: float = 1e-3, max_passes: int = 1000) -> TraceNormBounds:
+    """Return bounds of the least F, to a relative gap of `tol` or after `max_passes` steps.
+
+    Accelerated proximal steps in V use a hinge smoothed by g >= gamma, reduced in stages: the slopes at every
+    point, y clip((1 - y s)/g, 0, 1), are duals of the problem itself and give a bound each.  Sources: A. Beck
+    and M. Teboulle, "A fast iterative shrinkage-thresholding algorithm", 2009; Yu. Nesterov, "Smooth
+    minimization of non-smooth functions", 2005.
+    """
+    rows, signs = _rows(problem.K), problem.signs
+    most = float(np.einsum("ij,ij->j", rows, rows).max(initial=0.0))
+    tau = 1.0 / math.sqrt(problem.C_tasks * problem.C_shared)
+    V = np.zeros((rows.shape[1], signs.shape[1]))
+    best = TraceNormBounds(0.0, _value(problem, rows @ V, 0.0), 0)
+    smooth = 0.0
+    while best.passes < max_passes and best.relative_gap > tol and most > 0.0:
+        smooth = max(_FALL * smooth if smooth else _FIRST, problem.smoothing)
+        curvature, ahead, momentum = most / smooth, V, 1.0
+        final = smooth == problem.smoothing or 0.5 * smooth <= _SHARE * tol * best.upper
+        while best.passes < max_passes and best.relative_gap > tol:
+            duals = signs * np.clip((1.0 - signs * (rows @ ahead)) / smooth, 0.0, 1.0)
+            gradient = rows.T @ duals
+            lower = problem.lower_bound(duals, rows @ gradient)
+            moved, norm = _shrunk(ahead + gradient / curvature, tau / curvature)
+            upper = _value(problem, rows @ moved, tau * norm)
+            best = TraceNormBounds(max(best.lower, lower), min(best.upper, upper), best.passes + 1)
+            if float(np.sum((ahead - moved) * (moved - V))) > 0.0:
+                momentum = 1.0  # the momentum points uphill
+            faster = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum))
+            ahead, V, momentum = moved + (momentum - 1.0) / faster * (moved - V), moved, faster
+            # Now smoothing dominates the gap.
+            if not final and upper - lower <= smooth:
+                break
+        if smooth == problem.smoothing:
+            break
+    return best
+
+
+def _rows(K: Float64Array) -> Float64Array:
+    """Return rows (n, r) along the eigenvectors of K, whose inner products are K."""
+    values, vectors = np.linalg.eigh(K)
+    kept = values > 1e-12 * max(float(values[-1]), 0.0)
+    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))
+
+
+def _value(problem: SharedProblem, scores: Float64Array, penalty: float) -> float:
+    """Return the convex objective over n T, of the scores (n, T) and tau |V|_*."""
+    losses = smooth_hinge(problem.signs * scores, problem.smoothing)
+    return float(losses.mean()) + penalty / losses.size
+
+
+def _shrunk(V: Float64Array, amount: float) -> tuple[Float64Array, float]:
+    """Return V with singular values shrunk by `amount`, and their sum."""
+    left, values, right = np.linalg.svd(V, full_matrices=False)
+    kept = np.maximum(values - amount, 0.0)
+    return np.asarray((left * kept) @ right), float(kept.sum())

@@ -7,7 +7,12 @@ float64 by one interior point method (`interior_point`).
 
 from __future__ import annotations
 
-from topline.solvers.privileged.svm_plus import SVMPlusResult, solve_svm_plus
+from topline.solvers.privileged.machines import (
+    SVMPlusResult,
+    WeightedSVMResult,
+    solve_svm_plus,
+    solve_weighted_svm,
+)
 from topline.solvers.privileged.weight_learning import (
     LearnedWeights,
     MarginLoss,
@@ -16,4 +21,3 @@ from topline.solvers.privileged.weight_learning import (
     learn_weights,
     solve_lower,
 )
-from topline.solvers.privileged.weighted_svm import WeightedSVMResult, solve_weighted_svm

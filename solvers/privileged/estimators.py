@@ -17,9 +17,8 @@ from topline.solvers.core.problem import positive_integer, positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS, ScoringClassifier, chosen_kernel, combined_weights
 from topline.solvers.kernels import Gamma, Kernel, KernelExpansion, KernelFeatures
-from topline.solvers.privileged.svm_plus import solve_svm_plus
+from topline.solvers.privileged.machines import DualSVMResult, solve_svm_plus, solve_weighted_svm
 from topline.solvers.privileged.weight_learning import TwiceSmoothHinge, learn_weights
-from topline.solvers.privileged.weighted_svm import DualSVMResult, solve_weighted_svm
 from topline.solvers.typing import Float64Array, Int64Array
 
 

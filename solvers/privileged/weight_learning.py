@@ -27,7 +27,7 @@ from scipy import linalg, optimize
 
 from topline.solvers.core.problem import positive_integer, positive_number
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.privileged.weighted_svm import (
+from topline.solvers.privileged.machines import (
     checked_kernel_matrix,
     finite_vector,
     instance_weights,
@@ -234,59 +234,33 @@ def learn_weights(
             " one for each validation example"
         )
     first = instance_weights(finite_vector("start", np.broadcast_to(start, n), n), y)
-    search = _Search(K, y, rows, y_validation, loss, scale=float(first.mean()))
+    scale, evaluations = float(first.mean()), 0
+    # The lower solution of the last weights, and the least loss with its weights and solution.
+    last: LowerSolution | None = None
+    best: tuple[float, Float64Array, LowerSolution] | None = None
+    losses: list[float] = []
+
+    def value_and_gradient(scaled: Float64Array) -> tuple[float, Float64Array]:
+        nonlocal last, best, evaluations
+        c = scale * scaled
+        last = solve_lower(K, y, c, loss, last)
+        value, gradient = hypergradient(K, y, rows, y_validation, c, loss, last)
+        evaluations += 1
+        if value < (np.inf if best is None else best[0]):
+            best = value, c, last
+        if not losses:
+            losses.append(value)
+        return value, scale * gradient
+
     minimize: Callable[..., Any] = optimize.minimize  # its stubs know no bounds of None
     ended = minimize(
-        search.value_and_gradient,
-        first / search.scale,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(0.0, None)] * n,
-        callback=search.record,
+        value_and_gradient, first / scale, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * n,
+        callback=lambda _: losses.append(np.inf if best is None else best[0]),
         options={"maxiter": max_steps},
-    )
-    if search.best is None:
+    )  # fmt: skip
+    if best is None:
         raise NonFiniteError("the validation loss is not a number; scale the features or the weights")
-    c, solution = search.best
-    return LearnedWeights(c, solution, tuple(search.losses), search.evaluations, bool(ended.success))
-
-
-class _Search:
-    """The upper objective of c / scale; keeps the last lower solution and the best weights."""
-
-    def __init__(
-        self,
-        K: Float64Array,
-        y: Float64Array,
-        rows: Float64Array,
-        y_rows: Float64Array,
-        loss: MarginLoss,
-        scale: float,
-    ) -> None:
-        self._data = (K, y, rows, y_rows, loss)
-        self.scale = scale
-        self._value = np.inf
-        self._last: LowerSolution | None = None
-        self.best: tuple[Float64Array, LowerSolution] | None = None
-        self.losses: list[float] = []
-        self.evaluations = 0
-
-    def value_and_gradient(self, scaled: Float64Array) -> tuple[float, Float64Array]:
-        """Return the objective and its gradient for L-BFGS-B."""
-        K, y, rows, y_rows, loss = self._data
-        c = self.scale * scaled
-        self._last = solve_lower(K, y, c, loss, self._last)
-        value, gradient = hypergradient(K, y, rows, y_rows, c, loss, self._last)
-        self.evaluations += 1
-        if value < self._value:
-            self._value, self.best = value, (c, self._last)
-        if not self.losses:
-            self.losses.append(value)
-        return value, self.scale * gradient
-
-    def record(self, _c: Float64Array) -> None:
-        """Record the loss at the end of a step."""
-        self.losses.append(self._value)
+    return LearnedWeights(best[1], best[2], tuple(losses), evaluations, bool(ended.success))
 
 
 def _bordered(K: Float64Array, v: Float64Array) -> Float64Array:

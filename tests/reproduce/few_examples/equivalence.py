@@ -18,8 +18,13 @@ import numpy as np
 from scipy.optimize import linprog
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.privileged.svm_plus import SVMPlusResult
-from topline.solvers.privileged.weighted_svm import DualSVMResult, checked_kernel_matrix, finite_vector, signs
+from topline.solvers.privileged.machines import (
+    DualSVMResult,
+    SVMPlusResult,
+    checked_kernel_matrix,
+    finite_vector,
+    signs,
+)
 from topline.solvers.typing import Float64Array
 
 #: A rho below this share of the terms that it is the difference of is rounding.

@@ -12,8 +12,8 @@ import numpy as np
 from topline.solvers.core.problem import positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels import RBFKernel
+from topline.solvers.privileged.machines import finite_vector, solve_weighted_svm
 from topline.solvers.privileged.weight_learning import TwiceSmoothHinge, learn_weights
-from topline.solvers.privileged.weighted_svm import finite_vector, solve_weighted_svm
 from topline.solvers.typing import Float64Array
 
 #: Bandwidths are tried as these multiples of the median distance.

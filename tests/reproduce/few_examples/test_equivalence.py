@@ -14,7 +14,7 @@ from tests.reproduce.few_examples.equivalence import (
 from tests.solvers.privileged.problems import linear, noisy_examples, rbf
 from topline import InvalidProblemError
 from topline.solvers.privileged import solve_svm_plus, solve_weighted_svm
-from topline.solvers.privileged.weighted_svm import bias_interval
+from topline.solvers.privileged.machines import bias_interval
 
 
 def distance(K, first, second):

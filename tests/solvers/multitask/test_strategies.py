@@ -34,8 +34,7 @@ from topline.solvers.multitask import (
     solve_stacked,
     trace_norm_bounds,
 )
-from topline.solvers.multitask.shared import smooth_hinge
-from topline.solvers.multitask.strategies import visit_tasks
+from topline.solvers.multitask.strategies import smooth_hinge, visit_tasks
 
 X, Y = examples()
 K = X @ X.T
