@@ -24,9 +24,13 @@ from topline.solvers.losses.base import (
     rank_form,
 )
 from topline.solvers.losses.functions import hinge_conjugate
-from topline.solvers.projections.isotonic import wtopk_others_column, wusunier_column
+from topline.solvers.projections.isotonic import (
+    wtopk_alike_column,
+    wtopk_column,
+    wtopk_others_column,
+    wusunier_column,
+)
 from topline.solvers.projections.simplex import simplex_column
-from topline.solvers.projections.weighted_topk import wtopk_alike_column, wtopk_column
 from topline.solvers.typing import Float64Array
 
 #: Any hinge over one rank.

@@ -1,8 +1,19 @@
-"""Losses of examples with a set Y of labels each.
+"""Losses of examples with a set Y of labels each, and their exact column updates.
 
 Every label in Y should score above every label outside it.  Where Y is empty or holds all labels there is no
 such pair, and the hinge is 0.  The cross entropy spreads one unit of probability evenly over Y; it is defined
 for the full set, where it equalises the scores, and not for an empty one.
+
+With q = W^T x_i - (K_ii / (lambda n)) alpha_i and c = K_ii / (lambda n) + gamma, the dual in alpha_i is
+
+    hinge     sum_Y' z - <q, alpha> - (c/2) |alpha|^2,      x = alpha_Y >= 0, z = -alpha_Y' >= 0,
+              sum x = sum z <= 1                            (Lapin's thesis, prop. 6.5, 6.6 and 6.18)
+    softmax   -<p, log p> - <q, alpha> - (c/2) |alpha|^2,   p = 1_Y / |Y| - alpha >= 0,
+              sum p = 1                                     (prop. 6.7 and 6.20)
+
+The first is the projection of (1/2 - q_Y) / c and (1/2 + q_Y') / c on the bipartite simplex; in the second
+c p + log p = q + c 1_Y / |Y| - t, with the t for which p sums to 1.  Where Y is empty or, for the hinge,
+whole, alpha = 0 is the only point of the domain.
 """
 
 from __future__ import annotations
@@ -12,12 +23,213 @@ from typing import ClassVar
 
 import numpy as np
 
+from topline.solvers.jit_cache import borrowed, jit
 from topline.solvers.losses.base import Family, Labels, LossForm, LossWithoutParameters
 from topline.solvers.losses.functions import conjugate_function, gradient_function
-from topline.solvers.projections.columns import minus_others, own_class, own_count
+from topline.solvers.projections.columns import (
+    ColumnProblem,
+    column_function,
+    minus_others,
+    own_class,
+    own_count,
+)
+from topline.solvers.projections.entropic import entropic_level
 from topline.solvers.projections.exponentials import exp_of_row
-from topline.solvers.projections.multilabel import multilabel_entropy_column, multilabel_hinge_column
-from topline.solvers.typing import Float64Array, IntArray
+from topline.solvers.projections.simplex import above
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+#: Replaces 0, so that the largest values, which are 0, exceed it.
+_BELOW_0 = -1e-300
+
+
+@column_function
+def multilabel_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve the problem of the hinge; returns sum x first."""
+    problem = borrowed(problem)
+    q, y, c, sets, out = problem.q, problem.y, problem.c, problem.margins, problem.out
+    low, high, next_low, next_high, worst, best = _extremes(q, y, sets)
+    out[:] = 0.0
+    top = (high - low) + 1.0
+    if not 0.0 < top < np.inf:
+        return 0.0, 0, True
+    # One class on either side, as in most columns: the others stay at zero.
+    mass = 1.0 if top >= 2.0 * c else top / (2.0 * c)
+    if low - next_low <= -c * mass and next_high - high <= -c * mass:
+        out[worst], out[best] = mass, -mass
+        return mass, 1, mass == 1.0
+    # No x and no z exceeds the common sum, which is at most 1 and at most top / c.
+    reach = min(c, top)
+    b, d, x, z = problem.work[0], problem.work[1], problem.work[2], problem.work[3]
+    owners, others = problem.index_work[2], problem.index_work[3]
+    n_x = n_z = 0
+    place, own = 1, own_class(sets, y, 1)
+    for j in range(q.shape[0]):
+        if j == own:
+            place += 1
+            own = own_class(sets, y, place)
+            if low - q[j] > -reach:
+                b[n_x], owners[n_x] = (low - q[j]) / c, j
+                n_x += 1
+        elif q[j] - high > -reach:
+            d[n_z], others[n_z] = (q[j] - high) / c, j
+            n_z += 1
+    bipartite_simplex(b[:n_x], d[:n_z], top / c, 1.0, x[:n_x], z[:n_z])
+    mass = 0.0
+    for i in range(n_x):
+        out[owners[i]] = x[i]
+        mass += x[i]
+    support = 0
+    for i in range(n_z):
+        out[others[i]] = -z[i]
+        support += z[i] > 0.0
+    return mass, support, False
+
+
+@jit
+def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, float, float, int, int]:
+    """Return the lowest own score, the highest other one, the runner-up of each, and both classes.
+
+    Ties go to the lower class; if there is no such class the score is inf, or -inf.
+    """
+    low = next_low = np.inf
+    high = next_high = -np.inf
+    worst = best = 0
+    place, own = 1, own_class(sets, y, 1)
+    for j in range(q.shape[0]):
+        value = np.float64(q[j])
+        if j == own:
+            place += 1
+            own = own_class(sets, y, place)
+            if value < low:
+                next_low, low, worst = low, value, j
+            elif value < next_low:
+                next_low = value
+        elif value > high:
+            next_high, high, best = high, value, j
+        elif value > next_high:
+            next_high = value
+    return low, high, next_low, next_high, worst, best
+
+
+@column_function
+def multilabel_entropy_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve the problem of the softmax."""
+    problem = borrowed(problem)
+    q, y, c, sets, out = problem.q, problem.y, problem.c, problem.margins, problem.out
+    m = q.shape[0]
+    size = own_count(sets, y)
+    if size == 0:
+        out[:] = 0.0
+        return 0.0, 0, True
+    share = 1.0 / size
+    b, weights = problem.work[5][:m], problem.work[0][:m]
+    # Differences of scores keep their digits for scores of 1e9.
+    start = q[0]
+    for j in range(m):
+        start = max(start, q[j])
+    place, own = 1, own_class(sets, y, 1)
+    highest = -np.inf
+    for j in range(m):
+        b[j] = q[j] - start
+        if j == own:
+            place += 1
+            own = own_class(sets, y, place)
+            b[j] += c * share
+        highest = max(highest, b[j])
+    for j in range(m):
+        b[j] -= highest
+    entropic_level(b, 0, c, 1, problem.work)
+    total = weights.sum()
+    place, own = 1, own_class(sets, y, 1)
+    for j in range(m):
+        out[j] = -weights[j] / total
+        if j == own:
+            place += 1
+            own = own_class(sets, y, place)
+            out[j] += share
+    return 0.0, m - size, False
+
+
+@jit
+def bipartite_simplex(
+    b: Float64Array, d: Float64Array, top: float, radius: float, x: Float64Array, z: Float64Array
+) -> bool:
+    """Project on {x, z >= 0, sum x = sum z <= r}; return whether the cap r on the sum is active.
+
+    min (1/2)|x - b|^2 + (1/2)|z - d|^2 (Lapin's thesis, eq. 6.24, prop. 6.19), written to x (like b) and z
+    (like d).  Without the cap x = max(0, b - t), z = max(0, d + t), and t equalises the sums.  If the common
+    sum exceeds r, x and z are two separate projections on {sum = r}.
+
+    b and d are relative to their largest entries, whose sum is `top`, so that 1e9 costs no digits.
+    """
+    if top <= 0.0:
+        x[:] = 0.0
+        z[:] = 0.0
+        return False
+    shift_x, shift_z = _common_sum(b, d, top)
+    for j in range(b.shape[0]):
+        x[j] = max(0.0, b[j] + shift_x)
+    for j in range(d.shape[0]):
+        z[j] = max(0.0, d[j] + shift_z)
+    if x.sum() <= radius and z.sum() <= radius:
+        return False
+    project_on_simplex(b, radius, x)
+    project_on_simplex(d, radius, z)
+    return True
+
+
+@jit
+def _common_sum(b: Float64Array, d: Float64Array, top: float) -> tuple[float, float]:
+    """Return x and z of the largest values, at the t that equalises the sums.
+
+    Over the variables not fixed at zero, t = (sum b - sum d) / (number of both).  If the x below zero lack
+    less than the z below zero, the root lies to the left, so those z are fixed at zero; otherwise those x
+    (erratum h9).
+    """
+    low_x = low_z = -np.inf
+    shift_x = shift_z = 0.0
+    before = 0
+    while True:
+        sum_x, n_x = above(b, low_x)
+        sum_z, n_z = above(d, low_z)
+        if n_x + n_z == before:
+            return shift_x, shift_z
+        before = n_x + n_z
+        shift_x = (n_z * top - (sum_x - sum_z)) / before
+        shift_z = (n_x * top + (sum_x - sum_z)) / before
+        lack_x, lack_z = _lack(b, low_x, shift_x), _lack(d, low_z, shift_z)
+        if lack_x < lack_z:
+            low_z = min(-shift_z, _BELOW_0)
+        elif lack_x > lack_z:
+            low_x = min(-shift_x, _BELOW_0)
+
+
+@jit
+def _lack(values: Float64Array, low: float, shift: float) -> float:
+    """Return the total amount by which shifted values above `low` lie below zero."""
+    lack = 0.0
+    for j in range(len(values)):
+        if values[j] > low:
+            lack += max(0.0, -values[j] - shift)
+    return lack
+
+
+@jit
+def project_on_simplex(a: Float64Array, radius: float, x: Float64Array) -> None:
+    """Write the projection of a (n,), whose largest is 0, on {x >= 0, sum x = radius} to x.
+
+    Michelot's method, starting from the level if only the largest had mass, below which none has.
+    """
+    level = -radius
+    total, n = above(a, level)
+    while True:
+        level = max(level, (total - radius) / n)
+        total, kept = above(a, level)
+        if kept == n or kept == 0:
+            break
+        n = kept
+    for j in range(len(a)):
+        x[j] = max(0.0, a[j] - level)
 
 
 @conjugate_function

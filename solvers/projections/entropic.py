@@ -28,7 +28,8 @@ import numpy as np
 from topline.solvers.jit_cache import borrowed, jit
 from topline.solvers.projections.columns import ColumnProblem, column_function, largest_values
 from topline.solvers.projections.exponentials import LOWEST, LOWEST_32, exp_of_row, number_for
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.projections.simplex import largest
+from topline.solvers.typing import FloatArray
 
 # Below this, three terms of W(x) = x - x^2 + 3/2 x^3 - .. at x = e^z are exact to double precision.
 _SERIES_BELOW = -13.0
@@ -73,7 +74,7 @@ def _row(problem: ColumnProblem, work: FloatArray) -> tuple[float, float]:
     # Whole vectors of classes: further ones have no weight.
     u = work[5][: m if work.itemsize == 8 else min(-(-m // _LANES) * _LANES, 2 * m)]
     # Scores count from the largest, so that 1e9 costs no digits.
-    own, highest = q[y], max(_largest(q) - q[y], c)
+    own, highest = q[y], max(largest(q) - q[y], c)
     for j in range(m):
         u[j] = (q[j] - own) - highest
     u[y] = c - highest
@@ -81,19 +82,6 @@ def _row(problem: ColumnProblem, work: FloatArray) -> tuple[float, float]:
     cap, p = entropic_level(u, y, c, len(problem.rho), work)
     work[0, y] = 0.0
     return _normalise(work[0], cap, p, problem), p
-
-
-@jit
-def _largest(q: Float64Array) -> float:
-    """Return the largest entry, by four maxima that do not wait for each other."""
-    a, b, c, d = q[0], q[0], q[0], q[0]
-    whole = len(q) - len(q) % 4
-    for j in range(0, whole, 4):
-        a, b, c, d = max(a, q[j]), max(b, q[j + 1]), max(c, q[j + 2]), max(d, q[j + 3])
-    for j in range(whole, len(q)):
-        a = max(a, q[j])
-    largest: float = max(max(a, b), max(c, d))
-    return largest
 
 
 @jit(fastmath={"reassoc", "contract"})

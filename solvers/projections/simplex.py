@@ -28,7 +28,7 @@ def simplex_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     c, c_own, radius, out = problem.c, problem.c_own, problem.rho[0], problem.out
     y, b = problem.y, violations(problem)
     b[y] = -np.inf
-    top = _largest(b)
+    top = largest(b)
     if not top > 0.0:
         out[:] = 0.0
         return 0.0, 0, True
@@ -62,8 +62,8 @@ def simplex_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 
 @jit
-def _largest(b: Float64Array) -> float:
-    """Return the largest b_j, -inf if all are NaN; four at a time."""
+def largest(b: Float64Array) -> float:
+    """Return the largest b_j, -inf if all are NaN, by four maxima that do not wait for each other."""
     m = len(b)
     first = second = third = fourth = -np.inf
     whole = m - m % 4
