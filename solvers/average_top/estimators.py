@@ -18,13 +18,13 @@ from topline.solvers.average_top.problem import (
     IndividualLoss,
     individual_loss,
 )
-from topline.solvers.average_top.solving import AverageTopKernelResult, minimise, minimise_with_kernel
+from topline.solvers.average_top.solving import minimise, minimise_with_kernel
 from topline.solvers.core.problem import AverageTopK, positive_number
 from topline.solvers.core.state import SolveResult, Status
 from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS, CollapsedWarning, FittedModel, ScoringClassifier, one_of_two
-from topline.solvers.kernels import KernelExpansion, KernelResult
+from topline.solvers.kernels import KernelResult
 from topline.solvers.losses import LOSSES, Loss, MaxHinge, Softmax, make_loss
 from topline.solvers.run import solve
 from topline.solvers.typing import Float64Array, IntArray
@@ -47,7 +47,7 @@ class AverageTopModel(FittedModel):
     fit_intercept: bool = True
 
     def _fit_signs(self, X: Any, y: Float64Array, loss: IndividualLoss) -> None:
-        """Fit one score per example, and set the fitted attributes."""
+        """Fit one score per example."""
         k, C = number_of_losses(self.k, len(y)), positive_number("C", self.C)
         rows, kernel = self._with_intercept(X)
         result: AverageTopResult
@@ -60,11 +60,14 @@ class AverageTopModel(FittedModel):
             result = kernel_result = minimise_with_kernel(
                 kernel, X, y, loss, k, C, tol=self.tol, max_iterations=self.max_iterations
             )
-            self._keep_expansion(two_columns(kernel_result))
+            # Two classes with that difference.
+            half = 0.5 * kernel_result.expansion.coefficients
+            both = np.hstack([-half, half])
+            self._keep_expansion(replace(kernel_result.expansion, coefficients=both))
         self._keep(result, k, collapsed=result.collapsed, rounds=result.iterations)
 
     def _fit_classes(self, X: Any, labels: IntArray, m: int) -> None:
-        """Fit a score per class, and set the fitted attributes."""
+        """Fit a score per class."""
         k, C = number_of_losses(self.k, len(labels)), positive_number("C", self.C)
         rows, kernel = self._with_intercept(X)
         if self.method != "auto":
@@ -133,12 +136,6 @@ def number_of_losses(k: Any, n: int) -> float:
     return max(float(k) * n, 1.0) if float(k) < 1.0 else min(float(k), float(n))
 
 
-def loss_of_signs(loss: Any) -> IndividualLoss | None:
-    """Return the loss of one score and a sign that the parameter names; None if it names another."""
-    known = INDIVIDUAL_LOSSES.get(loss) if isinstance(loss, str) else loss
-    return known if isinstance(known, IndividualLoss) and known.binary else None
-
-
 def loss_of_classes(loss: Any) -> Any:
     """Return the loss of m scores that the parameter names; values are left for `solve` to check."""
     if isinstance(loss, IndividualLoss) and loss.binary:
@@ -155,12 +152,6 @@ def loss_of_classes(loss: Any) -> Any:
     if LOSSES[loss][1] is not None:
         raise InvalidProblemError(f"the loss {loss} has parameters; give it as a value, such as TopKHinge(5)")
     return make_loss(loss)
-
-
-def two_columns(result: AverageTopKernelResult) -> KernelExpansion:
-    """Return the expansion of one score as two classes with that difference."""
-    half = 0.5 * result.expansion.coefficients
-    return replace(result.expansion, coefficients=np.hstack([-half, half]))
 
 
 # scikit-learn has no types.
@@ -232,8 +223,8 @@ class AverageTopKClassifier(AverageTopModel, ScoringClassifier, BaseEstimator): 
         numbers overflowed.
         """
         X, classes, labels = self._examples(X, y)
-        loss = loss_of_signs(self.loss)
-        if loss is not None and len(classes) == 2:
+        loss = INDIVIDUAL_LOSSES.get(self.loss) if isinstance(self.loss, str) else self.loss
+        if isinstance(loss, IndividualLoss) and loss.binary and len(classes) == 2:
             self._fit_signs(X, np.where(labels == 1, 1.0, -1.0), loss)
         else:
             self._fit_classes(X, labels, len(classes))

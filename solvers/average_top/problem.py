@@ -205,15 +205,10 @@ _ZERO = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class AverageTopProblem:
-    """Examples, a loss, k and C.
+    """Examples with targets, a loss, k and C; append to X a feature that is always 1 for a bias.
 
-    Attributes
-    ----------
-    X : (n, d) float64, an array or CSR matrix; append a feature that is always 1 for a bias.
-    y : (n,) float64, -1 and 1 for the losses of signs.
-    loss : loss of one example.
-    k : how many of the largest losses are averaged, real, 1 <= k <= n.
-    C : weight of the losses against |w|^2 / 2.
+    X is (n, d) float64, an array or CSR matrix; y (n,) float64 is -1 and 1 for the losses of signs; k, real,
+    is from 1 to n; C weighs the losses against |w|^2 / 2.
     """
 
     X: Any = field(repr=False)
@@ -224,7 +219,7 @@ class AverageTopProblem:
 
     @classmethod
     def of(cls, X: Any, y: Any, loss: Any, k: float, C: float) -> Self:
-        """Check the parts and return the problem.
+        """Return the checked problem.
 
         Raises InvalidProblemError for invalid shapes, targets or parameters, and NonFiniteError for NaN or
         infinity in the examples.
@@ -296,15 +291,10 @@ class AverageTopProblem:
 
 @dataclass(frozen=True, eq=False)
 class LowerBound:
-    """A certified lower bound of P.
+    """A certified lower bound of P: `value` = D(u, b), and w = -C X^T u (d,), where it has its minimum.
 
-    Attributes
-    ----------
-    value : D(u, b).
-    w : (d,) -C X^T u, where the bound has its minimum.
-    u : (n,) coefficients of the examples.
-    b : constant term.
-    p : (n,) weights of the losses: 0 <= p <= 1/k, sum at most 1.
+    u (n,) are the coefficients of the examples, p (n,) the weights of the losses: 0 <= p <= 1/k, sum at most
+    1.
     """
 
     value: float
@@ -316,14 +306,12 @@ class LowerBound:
 
 @dataclass(frozen=True, eq=False)
 class AverageTopResult(HasObjective):
-    """Result of a run.
+    """Result of a run of `iterations` rounds, each a few passes over the examples.
 
     Attributes
     ----------
     objective : P(w) and a lower bound of its minimum; also `primal`, `dual`, `gap` and `relative_gap`.
     w : (d,) weights; exactly 0 if `collapsed`.
-    status : how the run ended.
-    iterations : rounds, each a few passes over the examples.
     collapsed : whether w = 0 is optimal up to the certificate's accuracy: the k worst examples contradict
         each other and nothing was learned. A larger k helps, C does not.
     bound : the certificate of the dual value; None from a method that keeps no u.

@@ -424,11 +424,8 @@ _NEGLIGIBLE = (1e-3, 1e-5, 1e-7)
 class AverageTopKernelResult(AverageTopResult):
     """Result of a run with a kernel; values are those of the kernel matrix.
 
-    Attributes
-    ----------
-    w : (r,) weights of the factor's features, for internal use.
-    expansion : the support and its coefficients (s, 1), which score new rows.
-    coefficients : (n,) of all training rows.
+    `expansion` scores new rows by the support and its coefficients (s, 1), `coefficients` (n,) are those of
+    all training rows, and w (r,) are weights of the factor's features, for internal use.
     """
 
     expansion: KernelExpansion = field(repr=False)

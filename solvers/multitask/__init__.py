@@ -2,14 +2,7 @@
 
 Tasks share the examples and have labels y_ti of 1 and -1, such as a class against all others.  Everything
 here works on the kernel matrix of the examples without an intercept (add 1 to the kernel for a regularised
-one).
-
-    solve_single    STL-SDCA: a support vector machine per task
-    solve_stacked   STL-SDCA-Stacked: a second layer on the scores of the first
-    solve_multi     MTL-SDCA: a shared representation U and predictors W, in alternation
-    trace_norm_bounds   bounds on the least objective of "multi", by its convex relaxation
-
-`topline.MultitaskClassifier` is the scikit-learn estimator of the three.
+one); `topline.MultitaskClassifier` is the scikit-learn estimator.
 
 Source: M. Lapin, B. Schiele, M. Hein, "Scalable multitask representation learning for scene classification",
 CVPR 2014, which is chapter 4 of the thesis; S. Shalev-Shwartz, T. Zhang, "Stochastic dual coordinate ascent

@@ -52,16 +52,11 @@ from topline.solvers.typing import Float64Array, Int64Array
 
 @dataclass(frozen=True, eq=False)
 class TaskDuals:
-    """End point of an ascent; the values use freshly computed products.
+    """End point of an ascent: duals A (n, T), 0 <= y a <= 1, and `products` K A, freshly computed.
 
-    Attributes
-    ----------
-    A : (n, T) dual variables, 0 <= y a <= 1.
-    products : (n, T) float64, K A.
-    primal, dual : (T,) terms of P and D; for independent tasks their own objective values.
-    gaps : (T,) relative gap of each independent task, or the joint one T times.
-    passes : passes over the examples of all tasks.
-    status : SOLVED, MAX_PASSES, or NO_PROGRESS if a pass changed nothing.
+    `primal` and `dual` (T,) are the terms of P and D, for independent tasks their own objective values;
+    `gaps` (T,) are the relative gap of each independent task, or the joint one T times.  The status is
+    NO_PROGRESS if a pass changed nothing.
     """
 
     A: Float64Array
@@ -86,14 +81,9 @@ def ascend(
 ) -> TaskDuals:
     """Maximise D by passes in random orders over tasks and examples, until no gap exceeds `criteria.tol`.
 
-    Parameters
-    ----------
-    K : (n, n) float64, symmetric and positive semi-definite.
-    signs : (n, T) labels y of 1.0 and -1.0.
-    C : weight of the losses against the regulariser.
-    M : (T, T) coupling of the tasks; None for the identity, where each task is certified and finished alone.
-    smoothing : gamma of the smooth hinge, 0 for the hinge.
-    start : (n, T) duals to start from, clipped to their box; None for zeros.
+    K (n, n) is symmetric and positive semi-definite, `signs` (n, T) holds labels of 1.0 and -1.0, and M (T,
+    T) couples the tasks; with None, the identity, each task is certified and finished alone.  `start` (n, T)
+    is clipped to the box; None for zeros.
 
     The gap is a sum of non-negative Fenchel-Young terms whatever K is; it bounds the suboptimality only if K
     is positive semi-definite, which the caller guarantees.
@@ -173,14 +163,8 @@ def visit_tasks(
 
     By (4.7) with the skip rule (B.6): a variable at an end of its box against which the gradient pushes is
     skipped before anything else is computed.  A task's scores are computed at the start of its turn, and
-    updated during the turn through K a_t alone.
-
-    Parameters
-    ----------
-    K : (n, n).
-    tasks, orders : (v,) tasks in the order of their turns, (v, n) examples in the order of their visits.
-    M : (T, T).
-    signs, A, products : (T, n) labels, dual variables and K a_t; the last two are updated.
+    updated during the turn through K a_t alone.  `tasks` (v,) and `orders` (v, n) are the order of the turns
+    and of the examples in each; A and the products K a_t (T, n) are updated, like the signs a row a task.
     """
     n = K.shape[0]
     others = np.empty(n)
@@ -340,15 +324,12 @@ class MultitaskResult(HasObjective):
     Attributes
     ----------
     coefficients : (n, T); the scores of new examples are K(new, train) @ coefficients.
-    objective : an objective value (`primal`) and a lower bound of it (`dual`): for "single" and "stacked" the
-        mean of the tasks' (last) support vector machines, given the first layer; for "multi" F, bounded over
-        all U and W.
+    objective : for "single" and "stacked" the mean P and D of the tasks' (last) support vector machines,
+        given the first layer; for "multi" F, and a lower bound of it over all U and W.
     subproblem_gap : the largest relative duality gap of the convex problems solved last: the support vector
         machines, and for "multi" also the representation.
-    status : how training ended; for "multi", see `alternate`.
     passes : passes over the examples, all stages together.
-    alternations : one record per turn of "multi".
-    shared : representation, predictors and duals of "multi".
+    alternations, shared : of "multi": a record per turn; representation, predictors and duals.
     """
 
     coefficients: Float64Array
@@ -372,15 +353,9 @@ def solve_single(
 ) -> MultitaskResult:
     """STL-SDCA: train a support vector machine without intercept per task, to a relative gap of `tol`.
 
-    For each task it minimises |w|^2 / 2 + C sum_i phi_gamma(y_i <w, x_i>) divided by C n, as
-    SVC(kernel="precomputed") does with an intercept.
-
-    Parameters
-    ----------
-    K : (n, n) symmetric, positive semi-definite kernel matrix.
-    signs : (n, T) labels of 1 and -1, one column per task.
-    C : weight of the losses, 1/(lambda n) in the thesis's terms.
-    smoothing : gamma of the smooth hinge; 0 for the hinge.
+    For each task, a column of `signs` (n, T) of 1 and -1, it minimises |w|^2 / 2 + C sum_i phi_gamma(y_i <w,
+    x_i>) divided by C n, C = 1/(lambda n), as SVC(kernel="precomputed") does with an intercept.  K (n, n) is
+    symmetric and positive semi-definite, and `smoothing` the gamma of the smooth hinge, 0 for the hinge.
     """
     K, signs = _checked(K, signs, smoothing, C=C)
     criteria = StoppingCriteria(tol, max_passes)
@@ -533,14 +508,9 @@ def task_conjugates(signs: Float64Array, duals: Float64Array, gamma: float) -> F
 
 @dataclass(frozen=True, eq=False)
 class SharedProblem:
-    """F for n examples and T tasks.
+    """F for n examples with the kernel matrix K (n, n) and T tasks with `signs` (n, T) of 1.0 and -1.0.
 
-    Attributes
-    ----------
-    K : (n, n) kernel matrix of the examples.
-    signs : (n, T) labels of 1.0 and -1.0.
-    C_tasks, C_shared : 1/(lambda n) and 1/(mu n T), weights of the losses against |w_t|^2 / 2 and |U|^2 / 2.
-    smoothing : gamma of the smooth hinge.
+    `C_tasks` = 1/(lambda n) and `C_shared` = 1/(mu n T) weigh the losses against |w_t|^2 / 2 and |U|^2 / 2.
     """
 
     K: Float64Array
