@@ -270,8 +270,7 @@ def _refined(point: DualPoint, max_passes: int) -> tuple[DualPoint, int]:
     wanted = problem.lam * _FINE * _FINE / (2.0 * max(float(point.norms.max()), 1e-300))
     if point.gap <= wanted or max_passes < 2:
         return point, 0
-    start = Start(point.W, point.A)
-    result = continued(point, start, point.weights, wanted, max_passes)
+    result = continued(point, (point.W, point.A), point.weights, wanted, max_passes)
     if result.gap >= point.gap:
         return point, result.passes
     better = trained_point(problem, point.X, point.y, result.W, result.A, point.weights)
@@ -289,7 +288,8 @@ def held_out_margins(
         weights[rows], A[rows] = 0.0, 0.0
         W = np.zeros_like(point.W)
         if weights.any():
-            found = continued(point, Start(point.W, A), weights, _FOLD_GAP * abs(point.primal), _FOLD_PASSES)
+            gap = _FOLD_GAP * abs(point.primal)
+            found = continued(point, (point.W, A), weights, gap, _FOLD_PASSES)
             W, passes = found.W, passes + found.passes
             if watch is not None:
                 watch(found.passes)
@@ -305,7 +305,10 @@ def _stepped(
     middle, low, high, rival = (
         found.middle.copy(), found.low.copy(), found.high.copy(), found.rival.copy()
     )  # fmt: skip
-    waiting = found.open[np.argsort(_order(middle[found.open]), kind="stable")]
+    # The clearest of those that look wrong lead: they cost least.
+    doubtful = middle[found.open]
+    order = np.where(doubtful < 0.0, -1.0, 1.0) / (1.0 + np.abs(doubtful))
+    waiting = found.open[np.argsort(order, kind="stable")]
     for row in waiting.tolist():
         if passes >= budget:
             break
@@ -319,11 +322,6 @@ def _stepped(
     return LeaveOneOut(middle, low, high, rival, k, passes)
 
 
-def _order(middle: Float64Array) -> Float64Array:
-    """Return a sort key: rows that look wrong first, the clearest, which cost least, leading."""
-    return np.asarray(np.where(middle < 0.0, -1.0, 1.0) / (1.0 + np.abs(middle)))
-
-
 #: Safety factor: the interval must be this much shorter than needed to separate the margin from zero.
 _MARGIN_OF_SAFETY = 0.5
 #: Margins within this of zero stay open: float64 cannot tell their sign.
@@ -334,13 +332,18 @@ _TINY = 1e-300
 
 
 def continued(
-    point: DualPoint, start: Start, weights: Float64Array, gap: float, max_passes: int
+    point: DualPoint,
+    start: tuple[Float64Array, FloatArray],
+    weights: Float64Array,
+    gap: float,
+    max_passes: int,
 ) -> SolveResult:
     """Return the result of further steps with these weights, until the gap or the passes are reached.
 
-    Dual ascent continues from A; a smooth loss is minimised from W, and minus its gradients are its A.
+    `start` is W (d, m), from which a smooth loss is minimised, minus its gradients being its A, and A (n, m)
+    times the weights, from which dual ascent continues.
     """
-    problem = point.problem
+    problem, (W, A) = point.problem, start
     smooth = problem.form.smooth
     return solve(
         point.X,
@@ -354,23 +357,10 @@ def continued(
         tol=max(gap / max(abs(point.primal), _TINY), 1e-14),
         max_passes=max(max_passes, 2),
         m=problem.m,
-        state=SolverState.at(start.W) if smooth else None,
-        duals=None if smooth else [(0, problem.n, start.A)],
+        state=SolverState.at(W) if smooth else None,
+        duals=None if smooth else [(0, problem.n, A)],
         keep_duals=not smooth,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Start:
-    """Start of further steps: W (d, m), and A (n, m) times the weights."""
-
-    W: Float64Array
-    A: FloatArray
-
-    @classmethod
-    def of(cls, result: SolveResult, before: Start) -> Start:
-        """Return the end point of a result as the next start."""
-        return cls(result.W, before.A if result.A is None else result.A)
 
 
 def margin_without(
@@ -384,7 +374,7 @@ def margin_without(
         # Without any rows the optimum is W = 0.
         zero = np.zeros(1)
         return Margins(zero, zero, zero, (point.y[row : row + 1] == 0).astype(np.int64)), 0
-    start = Start(point.W, A)
+    start: tuple[Float64Array, FloatArray] = point.W, A
     x = as_rows(point.X[row : row + 1], np.dtype(np.float64))
     norm, passes = point.norms[row : row + 1], 0
     for _ in range(_TRIES):
@@ -398,7 +388,7 @@ def margin_without(
         estimate = float(found.middle[0])
         if not len(found.open) or passes >= max_passes or wanted <= _SMALLEST:
             break
-        start = Start.of(result, start)
+        start = result.W, start[1] if result.A is None else result.A
     return found, passes
 
 
@@ -438,10 +428,9 @@ class Margins:
 def margins_around(
     scores: Float64Array, y: IntArray, radius: Float64Array, norms: Float64Array, k: int
 ) -> Margins:
-    """Return the margins of rows at scores (b, m) of weights with errors of at most `radius` (b,).
+    """Return margins at scores (b, m) of weights with errors of at most `radius` (b,); `norms` are |x|^2.
 
-    A margin is the own score minus the k-th best of the others, and each difference of two classes changes by
-    at most sqrt(2) |x| radius; `norms` are |x|^2.
+    Each difference of two classes changes by at most sqrt(2) |x| radius.
     """
     middle, rival = margins_of(scores, y, k)
     reach = np.sqrt(2.0 * norms) * radius + _ROUNDING * (1.0 + np.abs(scores).max(axis=1, initial=0.0))

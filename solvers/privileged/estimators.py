@@ -293,7 +293,8 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
             raise InvalidProblemError("X_validation and y_validation belong together; give both or neither")
         rows, aside = np.arange(len(y)), np.zeros(0, dtype=np.int64)
         if X_validation is None:
-            rows, aside = self._split(y)
+            seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+            rows, aside = stratified_split(y, self.validation_fraction, np.random.default_rng(seed))
             kernel_rows, signs = features.K[np.ix_(aside, rows)], y[aside]
         else:
             kernel_rows, signs = self._validation(features, X_validation, y_validation)
@@ -307,10 +308,6 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
         self.validation_losses_ = learned.validation_losses
         self.n_iter_ = max(len(learned.validation_losses) - 1, 1)
         return self
-
-    def _split(self, y: Float64Array) -> tuple[Int64Array, Int64Array]:
-        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        return stratified_split(y, self.validation_fraction, np.random.default_rng(seed))
 
     def _validation(self, features: KernelFeatures, X: Any, y: Any) -> tuple[Float64Array, Float64Array]:
         """Return K(validation, train) and the labels as signs."""

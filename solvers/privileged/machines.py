@@ -318,16 +318,10 @@ def refuse_size(variables: int, what: str) -> None:
 class DualSVMResult(HasObjective):
     """A dual point and its classifier f(x) = sum_i alpha_i y_i k(x_i, x) + bias.
 
-    Attributes
-    ----------
-    alpha : (n,) float64, feasible multipliers of the margins.
-    beta : (n,) float64 >= 0, multipliers of slack >= 0, the part of the weights not used by alpha.
-    bias : b, the middle of the optimal interval for w.
-    scores : (n,) f at the training examples.
-    slack : (n,) xi_i = max(0, 1 - y_i f(x_i)).
-    objective : P and D (also `primal`, `dual`) at this very point, so that P - D bounds the suboptimality of
-        both.
-    rounds : of the interior point method.
+    `alpha` (n,) are feasible multipliers of the margins, `beta` (n,) >= 0 those of slack >= 0, the part of
+    the weights not used by alpha; `bias` is the middle of the optimal interval for w; `scores` (n,) are f at
+    the training examples, and `slack` (n,) max(0, 1 - y_i f(x_i)).  P and D are those of this very point, so
+    that P - D bounds the suboptimality of both; `rounds` are of the interior point method.
     """
 
     alpha: Float64Array
@@ -353,12 +347,8 @@ def solve_weighted_svm(
 
     K must be positive semi-definite for P - D to mean anything; this is not checked.  Examples of weight 0
     are scored and otherwise ignored.  Stops at a relative gap of `tol`, or where float64 cannot improve it;
-    the result holds the gap reached.
-
-    Raises
-    ------
-    InvalidProblemError : invalid sizes, labels or weights, or too many examples for memory.
-    NonFiniteError : NaN or infinity in K or c.
+    the result holds the gap reached.  Raises InvalidProblemError for invalid sizes, labels or weights, and
+    for too many examples for memory, and NonFiniteError for NaN or infinity in K or c.
     """
     y = signs(y)
     c = instance_weights(c, y)
@@ -430,14 +420,7 @@ def bias_interval(scores: Float64Array, y: Float64Array, c: Float64Array) -> tup
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SVMPlusResult(DualSVMResult):
-    """Result of `solve_svm_plus`.
-
-    Attributes
-    ----------
-    C, gamma : as given.
-    privileged_bias : b~.
-    correction : (n,) <w~, x~_i> + b~, which is at least `slack`.
-    """
+    """Result of `solve_svm_plus` for C and gamma: b~, and <w~, x~_i> + b~ (n,), which is at least `slack`."""
 
     C: float
     gamma: float
@@ -456,13 +439,9 @@ def solve_svm_plus(
     """Solve (3.1) for kernel matrices K and K~ (n, n) and labels y (n,) of -1 and +1.
 
     Both must be positive semi-definite for P - D to mean anything; this is not checked.  Stops at a relative
-    gap of `tol`, or where float64 cannot improve it; the result holds the gap reached.
-
-    Raises
-    ------
-    InvalidProblemError : invalid sizes, labels or parameters, such as gamma < 0 (SVM-), or too many examples
-        for memory.
-    NonFiniteError : NaN or infinity in a kernel matrix.
+    gap of `tol`, or where float64 cannot improve it; the result holds the gap reached.  Raises
+    InvalidProblemError for invalid sizes, labels or parameters, such as gamma < 0 (SVM-), and for too many
+    examples for memory, and NonFiniteError for NaN or infinity in a kernel matrix.
     """
     y = signs(y)
     n = len(y)

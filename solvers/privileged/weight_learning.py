@@ -119,15 +119,11 @@ class LowerSolution:
 
 @dataclass(frozen=True, eq=False)
 class LearnedWeights:
-    """Result of `learn_weights`.
+    """Weights c (n,) learned by `learn_weights`, and the `solution` of the lower problem for them.
 
-    Attributes
-    ----------
-    c : (n,) weights.
-    solution : LowerSolution of these weights.
-    validation_losses : (steps + 1,) mean loss on the validation examples, from the start to the end.
-    evaluations : number of lower problems solved.
-    converged : whether L-BFGS-B met its tolerance within its budget.
+    `validation_losses` (steps + 1,) are the mean losses on the validation examples, from the start to the
+    end, `evaluations` the number of lower problems solved, and `converged` says whether L-BFGS-B met its
+    tolerance within its budget.
     """
 
     c: Float64Array
@@ -213,14 +209,9 @@ def learn_weights(
 ) -> LearnedWeights:
     """Learn weights c >= 0 by L-BFGS-B from `start`, usually C everywhere, whose loss they never exceed.
 
-    Parameters
-    ----------
-    K, y : (n, n) kernel matrix and (n,) labels, -1 and +1, of the training examples.
-    K_validation, y_validation : (N, n) kernel of validation with training examples, (N,) labels -1 and +1.
-    loss : `TwiceSmoothHinge` or another, used on both levels.
-    start : (n,) weights, or one number for all.
-
-    Raises InvalidProblemError for invalid sizes, labels or weights.
+    K (n, n) and y (n,) belong to the training examples, K_validation (N, n) and y_validation (N,) to the
+    validation examples, with labels -1 and +1; `loss` is used on both levels, and `start` is (n,) or one
+    number for all.  Raises InvalidProblemError for invalid sizes, labels or weights.
     """
     y, y_validation = signs(y), signs(y_validation)
     n = len(y)
