@@ -96,11 +96,7 @@ class ReliabilityBin:
 def reliability(
     confidence: NDArray[Any], right: NDArray[np.bool_], bins: int = BINS
 ) -> tuple[ReliabilityBin, ...]:
-    """Return the non-empty bins of equal width; `confidence` and `right` are (n,).
-
-    A classifier is calibrated if mean confidence and accuracy agree in every bin (Guo et al. 2017, section
-    2).
-    """
+    """Return the non-empty bins of equal width; `confidence` and `right` are (n,) (Guo et al. 2017)."""
     p = np.asarray(confidence, dtype=np.float64)
     place = np.clip(np.ceil(p * bins).astype(np.int64) - 1, 0, bins - 1)
     rows = np.bincount(place, minlength=bins)
@@ -198,17 +194,15 @@ def _temperature_slope(scores: Float64Array, own: Float64Array) -> float:
         return 0.0
     if bool((own == scores.max(axis=1)).all()):
         target = (len(own) + 1.0) / (len(own) + 2.0)
-        return _root(lambda b: float(_first(b, centred).mean()) - target, spread)
+        return _root(
+            lambda b: float(np.exp(log_softmax(b * centred, axis=1).max(axis=1)).mean()) - target, spread
+        )
 
     def derivative(b: float) -> float:
         p = np.exp(log_softmax(b * centred, axis=1))
         return float(((p * centred).sum(axis=1) - margin).mean())
 
     return _root(derivative, spread)
-
-
-def _first(slope: float, scores: Float64Array) -> Float64Array:
-    return np.asarray(np.exp(log_softmax(slope * scores, axis=1).max(axis=1)))
 
 
 def _root(rising: Callable[[float], float], spread: float) -> float:
@@ -294,12 +288,8 @@ def conformity(
 ) -> Float64Array:
     """Return E of every class, shape (r, m).
 
-    Parameters
-    ----------
-    scores : (r, m); they order the classes, ties by class number
-    probabilities : (r, m); optional by rank, where they order classes of equal rank
-    draws : (r,) u of each row, uniform in [0, 1)
-    weighing : the penalty of adaptive sets, "probability", or None for the rank
+    `scores` (r, m) order the classes, ties by class number; `probabilities` (r, m) may be None by rank, where
+    they order classes of equal rank; `draws` (r,) are the u, uniform in [0, 1).
     """
     order = np.argsort(-np.asarray(scores), axis=1, kind="stable")
     u = np.asarray(draws, dtype=np.float64)[:, None]
@@ -326,9 +316,8 @@ def _uncertainty(p: Float64Array, u: Float64Array) -> Float64Array:
 class CalibrationRows:
     """Statistics of calibration rows that give the thresholds for any coverage and weighing; all (n,).
 
-    `labels` are the classes, `ranks` their ranks by score (from 1), `before` the total probability of the
-    classes ranked ahead, `own` their own probability (both NaN without probabilities), `draws` the u of the
-    rows.
+    The rows' classes, their ranks by score (from 1), the total probability of the classes ranked ahead and
+    their own (both NaN without probabilities), and the u of the rows.
     """
 
     labels: NDArray[np.int32]
@@ -547,21 +536,16 @@ class Calibration:
         if weighing is None or weighing == "probability":
             kind = weighing or "rank"
         probabilities = self.probabilities if self.rows.weighed else None
-        return SetRule(
-            coverage, per_class, kind, weighing, thresholds, probabilities,
-            note=self._note(coverage, np.flatnonzero(np.isinf(thresholds)).tolist()),
-        )  # fmt: skip
-
-    def _note(self, coverage: float, always: Sequence[int]) -> str | None:
-        if not always:
-            return None
-        names = ", ".join(self.class_names[code] for code in always[:_NAMED])
-        more = f" and {len(always) - _NAMED} more" if len(always) > _NAMED else ""
-        return (
-            f"{len(always)} of {len(self.class_names)} classes are in every set ({names}{more}), as they have"
-            f" fewer than the {least_rows(coverage)} calibration rows that a coverage of {coverage:g} in each"
-            " class needs: lower the coverage, or hold out more of them"
-        )
+        note, always = None, np.flatnonzero(np.isinf(thresholds)).tolist()
+        if always:
+            names = ", ".join(self.class_names[code] for code in always[:_NAMED])
+            more = f" and {len(always) - _NAMED} more" if len(always) > _NAMED else ""
+            note = (
+                f"{len(always)} of {len(self.class_names)} classes are in every set ({names}{more}), as they"
+                f" have fewer than the {least_rows(coverage)} calibration rows that a coverage of"
+                f" {coverage:g} in each class needs: lower the coverage, or hold out more of them"
+            )
+        return SetRule(coverage, per_class, kind, weighing, thresholds, probabilities, note=note)
 
     def _weighing(self, coverage: float, sets_by: SetsBy | None, *, per_class: bool) -> Weighing:
         """Return the requested weighing, or the one tuned for the coverage with the nearest odds."""

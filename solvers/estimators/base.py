@@ -311,9 +311,7 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
     def _examples(self, X: Any, y: Any) -> tuple[Any, np.ndarray[Any, Any], IntArray]:
         """Return checked rows, the two or more classes (m,) and each row's class number (n,)."""
         X, y = validate_data(self, X, y, order="C", **ROWS)
-        _refuse_missing(y)
-        _refuse_objects(y)
-        _refuse_fractions(y)
+        _refuse_labels(y)
         check_classification_targets(y)
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:
@@ -323,32 +321,24 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
         return X, classes, labels
 
 
-def _refuse_missing(y: Any) -> None:
-    """Refuse a label None, as from a table's empty cell; scikit-learn only looks for NaN."""
+def _refuse_labels(y: np.ndarray[Any, Any]) -> None:
+    """Refuse None, Python objects other than text, which may not be sortable, and fractions among labels.
+
+    scikit-learn only looks for NaN; whole floats are classes, and stay floats.  Its estimator checks expect
+    the first words of the last two messages.
+    """
     if y.dtype.kind == "O" and (missing := [row for row, label in enumerate(y) if label is None]):
         raise InvalidProblemError(f"row {missing[0]} has no label: drop such rows, or give them a label")
-
-
-def _refuse_objects(y: Any) -> None:
-    """Refuse labels that are Python objects other than text, which may not be sortable."""
-    if y.dtype.kind != "O" or y.ndim != 1:
+    if y.ndim != 1:
         return
-    foreign = next(((row, label) for row, label in enumerate(y) if not isinstance(label, str)), None)
-    if foreign is not None:
-        # scikit-learn's estimator checks expect these first words.
-        raise InvalidProblemError(
-            f"Unknown label type: the label of row {foreign[0]}, {foreign[1]!r}, is a Python object and no"
-            " text; give text, y.astype(str), or numbers, y.astype(int)"
-        )
-
-
-def _refuse_fractions(y: Any) -> None:
-    """Refuse fractional labels; whole floats are classes, and stay floats."""
-    if y.ndim != 1 or y.dtype.kind != "f":
-        return
-    wrong = np.flatnonzero(y != np.rint(y))
-    if wrong.size:
-        # scikit-learn's estimator checks expect these first words.
+    if y.dtype.kind == "O":
+        for row, label in enumerate(y):
+            if not isinstance(label, str):
+                raise InvalidProblemError(
+                    f"Unknown label type: the label of row {row}, {label!r}, is a Python object and no text;"
+                    " give text, y.astype(str), or numbers, y.astype(int)"
+                )
+    if y.dtype.kind == "f" and (wrong := np.flatnonzero(y != np.rint(y))).size:
         raise InvalidProblemError(
             f"Unknown label type: the label of row {wrong[0]} is {y[wrong[0]]}, a fraction; give whole"
             " numbers or text, such as y.astype(str)"

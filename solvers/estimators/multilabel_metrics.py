@@ -32,13 +32,8 @@ Measure: TypeAlias = Callable[[Int64Array, Int64Array, Int64Array], Float64Array
 
 #: Metrics of a prediction; higher is better, except for losses.
 PARTITION_METRICS: Final = (
-    "f1_micro",
-    "f1_macro",
-    "f1_instance",
-    "accuracy",
-    "subset_accuracy",
-    "hamming_loss",
-)
+    "f1_micro", "f1_macro", "f1_instance", "accuracy", "subset_accuracy", "hamming_loss",
+)  # fmt: skip
 CARDINALITY: Final = "cardinality"
 #: Rules by which a threshold can be chosen.
 THRESHOLD_RULES: Final = (*PARTITION_METRICS, CARDINALITY)
@@ -62,7 +57,9 @@ def ranking_metrics(relevant: BoolArray, scores: Float64Array, ks: Sequence[int]
     from sklearn.metrics import label_ranking_loss
 
     _check(relevant, scores)
-    hits = np.cumsum(np.take_along_axis(relevant, _pessimistic_order(relevant, scores), axis=1), axis=1)
+    # Wrong labels come first among equals.
+    order = np.lexsort((relevant, -scores), axis=1)
+    hits = np.cumsum(np.take_along_axis(relevant, order, axis=1), axis=1)
     sizes = relevant.sum(axis=1)
     known = sizes > 0
     return RankingMetrics(
@@ -179,11 +176,6 @@ def _between(ranked: Float64Array, count: int) -> float:
     above, below = float(ranked[count - 1]), float(ranked[count])
     middle = below + 0.5 * (above - below)
     return middle if middle < above else below
-
-
-def _pessimistic_order(relevant: BoolArray, scores: Float64Array) -> NDArray[np.int64]:
-    """Return the classes of each row by descending score; wrong ones come first among equals."""
-    return np.asarray(np.lexsort((relevant, -scores), axis=1))
 
 
 def _check(relevant: BoolArray, scores: Float64Array) -> None:

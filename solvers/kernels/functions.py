@@ -128,7 +128,9 @@ def squared_distances(X: Any, Y: Any, gamma: float) -> FloatArray:
         Y = X if same else Y - centre
     left = squared_norms(X)
     right = left if same else squared_norms(Y)
-    off = gamma * _off_by(left, right, X.dtype)
+    # A bound on the error that products leave in the largest exponents.
+    unit = _ROUNDINGS * float(np.finfo(X.dtype).eps)
+    off = gamma * (unit * float(left.max(initial=0.0) + right.max(initial=0.0)))
     single = X.dtype == np.float32
     if single and off > _COARSE:
         wide = _float64(given[0])
@@ -143,11 +145,6 @@ def squared_distances(X: Any, Y: Any, gamma: float) -> FloatArray:
     if off > _FINE and not single:
         _by_differences(X, Y, gamma, left, right, squares)
     return squares
-
-
-def _off_by(left: Float64Array, right: Float64Array, dtype: Any) -> float:
-    """Return a bound on the error that products leave in the largest squared distances."""
-    return _ROUNDINGS * float(np.finfo(dtype).eps) * float(left.max(initial=0.0) + right.max(initial=0.0))
 
 
 def _by_differences(
@@ -493,12 +490,8 @@ class FeatureGroup:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "start": self.start,
-            "stop": self.stop,
-            "weight": self.weight,
-            "kernel": self.kernel.to_dict(),
-        }
+        place = {"start": self.start, "stop": self.stop, "weight": self.weight}
+        return {**place, "kernel": self.kernel.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -606,24 +599,15 @@ class WithConstant:
 
 
 #: Every named kernel.
-KERNELS: Mapping[str, type[Any]] = MappingProxyType(
-    {
-        kind.name: kind
-        for kind in (
-            LinearKernel,
-            RBFKernel,
-            PolynomialKernel,
-            ChiSquaredKernel,
-            LaplacianKernel,
-            IntersectionKernel,
-            PrecomputedKernel,
-        )
-    }
-)
+_KINDS: tuple[Any, ...] = (
+    LinearKernel, RBFKernel, PolynomialKernel, ChiSquaredKernel, LaplacianKernel, IntersectionKernel,
+    PrecomputedKernel,
+)  # fmt: skip
+KERNELS: Mapping[str, type[Any]] = MappingProxyType({kind.name: kind for kind in _KINDS})
 
 
 #: Kernels made of others.
-COMBINED: Mapping[Any, Any] = MappingProxyType({kind.name: kind for kind in (SumKernel, ProductKernel)})
+_COMBINED: dict[Any, Any] = {kind.name: kind for kind in (SumKernel, ProductKernel)}
 
 
 def make_kernel(
@@ -674,9 +658,9 @@ def kernel_from_dict(record: Mapping[str, Any]) -> Kernel:
     name = parameters.pop("name", None)
     if name == WithConstant.name and set(parameters) == {"kernel"}:
         return WithConstant(kernel_from_dict(parameters["kernel"]))
-    if name in COMBINED and set(parameters) == {"groups"}:
+    if name in _COMBINED and set(parameters) == {"groups"}:
         groups = ({**group, "kernel": kernel_from_dict(group["kernel"])} for group in parameters["groups"])
-        combined: Kernel = COMBINED[name](tuple(FeatureGroup(**group) for group in groups))
+        combined: Kernel = _COMBINED[name](tuple(FeatureGroup(**group) for group in groups))
         return combined
     kind = _look_up(name)
     expected = {field.name for field in fields(kind)}

@@ -33,7 +33,6 @@ from topline.solvers.core.state import Objective, SolveResult, Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.executors import SerialExecutor, TopLossBlocks
 from topline.solvers.kernels.functions import Kernel, PrecomputedKernel, WithConstant, as_kernel
-from topline.solvers.losses import LossForm
 from topline.solvers.operations import Evaluate, Rebuild
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -47,16 +46,11 @@ _SLACK = 10.0
 
 @dataclass(frozen=True, eq=False)
 class KernelFeatures:
-    """Training rows seen through a kernel.
+    """Training rows (n, d) seen through a kernel with resolved parameters; K itself where it was precomputed.
 
-    Attributes
-    ----------
-    kernel : the kernel, its parameters resolved.
-    train : (n, d) training rows; K itself where it was precomputed.
-    K : (n, n) float64.
-    rows : (n, r) float64 with K = rows rows^T + E.
-    pivots : (r,) the examples whose kernel functions span the features; rows[pivots] is lower triangular.
-    dropped : Frobenius norm of E, which bounds its largest eigenvalue.
+    `rows` (n, r) float64 have K = rows rows^T + E, and `pivots` (r,) are the examples whose kernel functions
+    span them; rows[pivots] is lower triangular.  `dropped` is the Frobenius norm of E, which bounds its
+    largest eigenvalue.
     """
 
     kernel: Kernel
@@ -106,13 +100,20 @@ class KernelFeatures:
 
 
 def gram_matrix(kernel: Any, X: RowSource) -> tuple[Kernel, Any, Float64Array]:
-    """Return the resolved kernel, the training rows, and their K (n, n) float64.
+    """Return the resolved kernel, the training rows of X, and their K (n, n) float64.
 
-    X (n, d) holds the rows, or K itself for a precomputed kernel.  Raises what `KernelFeatures.of` does,
-    except for an indefinite K.
+    Raises what `KernelFeatures.of` does, except for an indefinite K.
     """
     kernel = as_kernel(kernel)
-    _refuse_size(int(X.shape[0]))
+    n = int(X.shape[0])
+    needed = ARRAYS * 8 * n * n
+    if needed > MEMORY_BYTES:
+        most = int((MEMORY_BYTES / (ARRAYS * 8)) ** 0.5)
+        raise InvalidProblemError(
+            f"the kernel matrix of {n:,} examples and its factor take {needed / 2**30:.1f} GiB, and"
+            f" {MEMORY_BYTES / 2**30:.1f} GiB are allowed, enough for {most:,} examples; use Nystroem or"
+            " random Fourier features (sklearn.kernel_approximation) and no kernel"
+        )
     train = in_memory(X)
     refuse_nonfinite(train)
     if is_precomputed(kernel):
@@ -202,17 +203,6 @@ def in_memory(X: RowSource) -> Any:
     return as_rows(values, compute_dtype(X.dtype))
 
 
-def _refuse_size(n: int) -> None:
-    needed = ARRAYS * 8 * n * n
-    if needed > MEMORY_BYTES:
-        most = int((MEMORY_BYTES / (ARRAYS * 8)) ** 0.5)
-        raise InvalidProblemError(
-            f"the kernel matrix of {n:,} examples and its factor take {needed / 2**30:.1f} GiB, and"
-            f" {MEMORY_BYTES / 2**30:.1f} GiB are allowed, enough for {most:,} examples; use Nystroem or"
-            " random Fourier features (sklearn.kernel_approximation) and no kernel"
-        )
-
-
 ResultT = TypeVar("ResultT", bound=SolveResult)
 
 #: Bytes of kernel values held at once while new rows are scored.
@@ -227,13 +217,9 @@ _WORTH_A_COPY = 0.9
 class KernelExpansion:
     """f(x) = sum_j k(x, x_j) c_j over the support: all that scoring new rows needs.
 
-    Attributes
-    ----------
-    kernel : the resolved kernel.
-    rows : (s, d) features of the support; None for a precomputed kernel, whose rows are K(new, train).
-    support : (s,) positions of the support among the training rows.
-    coefficients : (s, m) float64, row j = c_j.
-    n : number of training rows.
+    `rows` (s, d) are the features of the support, None for a precomputed kernel, whose rows are K(new,
+    train); `support` (s,) are their positions among the n training rows, and the rows of `coefficients` (s,
+    m) the c_j.
     """
 
     kernel: Kernel
@@ -399,12 +385,7 @@ def _loss_of_dual(features: KernelFeatures, problem: Problem, weights: Float64Ar
     if isinstance(problem.risk, AverageTopK):
         # sum (n p_i)^2 for p_i <= 1/k and sum p <= 1.
         squares = problem.n**2 / problem.risk.k
-    most = squares * _largest_square(problem.form)
+    form = problem.form
+    # The largest |beta|^2 of the domain of the loss.
+    most = squares * (2.0 * float(form.rho.sum()) ** 2 if form.family.balanced else float(form.m))
     return 0.5 * features.dropped * most * problem.scale / problem.n
-
-
-def _largest_square(form: LossForm) -> float:
-    """Return a bound of |beta|^2 over the domain of a loss."""
-    if not form.family.balanced:
-        return float(form.m)
-    return 2.0 * float(form.rho.sum()) ** 2
