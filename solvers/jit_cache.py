@@ -284,8 +284,12 @@ class SourceKeyedCache(FunctionCache):
         """Return the function for a signature, None if absent or older than its sources."""
         self._look_at_sources()
         found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        if found is None:
-            _say_once()
+        if found is None and not _said:
+            _said.append(
+                "compiling inner loops for this machine: some seconds, once for each loss and kind of"
+                " features"
+            )
+            logger.warning(_said[0])
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -298,14 +302,6 @@ class SourceKeyedCache(FunctionCache):
         if not self._keyed:
             self._cache_file._source_stamp = digest_of(self._dispatcher)
             self._keyed = True
-
-
-def _say_once() -> None:
-    if not _said:
-        _said.append(
-            "compiling inner loops for this machine: some seconds, once for each loss and kind of features"
-        )
-        logger.warning(_said[0])
 
 
 def digest_of(dispatcher: Any) -> str:

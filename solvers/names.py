@@ -62,20 +62,9 @@ DEFAULT_LOSS = "softmax"
 DEFAULT_K = 5
 
 METHOD_NAMES = (
-    "auto",
-    "dual_ascent",
-    "sdca",
-    "newton",
-    "fw",
-    "fw_away",
-    "fw_pairwise",
-    "fw_fully_corrective",
-    "fw_away_columns",
-    "fw_pairwise_columns",
-    "fw_open_loop",
-    "projected_gradient",
-    "lbfgs",
-)
+    "auto", "dual_ascent", "sdca", "newton", "fw", "fw_away", "fw_pairwise", "fw_fully_corrective",
+    "fw_away_columns", "fw_pairwise_columns", "fw_open_loop", "projected_gradient", "lbfgs",
+)  # fmt: skip
 #: The default method.
 DEFAULT_METHOD = "auto"
 

@@ -67,16 +67,12 @@ class WarmStart:
     weights: Float64Array | None
     A: FloatArray
 
-    def options(self, loss: Loss, labels: IntArray, weights: Float64Array | None) -> dict[str, Any]:
-        """Return options that make `solve` start from them, if they are feasible."""
-        pairs = ((self.labels, labels), (self.weights, weights))
-        if self.loss == loss and all(_same(before, now) for before, now in pairs):
-            return {"duals": [(0, len(self.A), self.A)]}
-        return {}
-
-
-def _same(before: Any, now: Any) -> bool:
-    return before is now if before is None or now is None else np.array_equal(before, now)
+    def fits(self, loss: Loss, labels: IntArray, weights: Float64Array | None) -> bool:
+        """Return whether they are feasible for these."""
+        if self.loss != loss or (self.weights is None) != (weights is None):
+            return False
+        same_weights = weights is None or np.array_equal(self.weights, weights)  # type: ignore[arg-type]
+        return same_weights and np.array_equal(self.labels, labels)
 
 
 def seed_of(random_state: Any) -> int:

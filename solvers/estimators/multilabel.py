@@ -37,14 +37,7 @@ class TargetForm(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The labels of n examples.
-
-    Attributes
-    ----------
-    form : their original format.
-    classes : (m,) labels in the order of the columns.
-    sets, codes : the distinct label sets, and their number for each example (n,).
-    """
+    """The labels of n examples: their format, the labels (m,) of the columns, and sets by number (n,)."""
 
     form: TargetForm
     classes: np.ndarray[Any, Any]
@@ -69,13 +62,8 @@ class Targets:
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
         _refuse_one_label(classes)
-        everyone = np.arange(len(classes))
-        return cls(
-            TargetForm.SINGLE,
-            classes,
-            LabelSets(np.append(everyone, len(classes)), everyone, len(classes)),
-            codes,
-        )
+        m = len(classes)
+        return cls(TargetForm.SINGLE, classes, LabelSets(np.arange(m + 1), np.arange(m), m), codes)
 
     @classmethod
     def _several(cls, form: TargetForm, classes: np.ndarray[Any, Any], Y: Any) -> Targets:
@@ -127,13 +115,6 @@ def indicator_of(
     for i, labels in enumerate(y):
         rows[i, [place[label] for label in labels if label in place]] = True
     return rows, np.asarray(rows.sum(axis=1) == np.array([len(labels) for labels in y]))
-
-
-def in_form(predicted: NDArray[np.bool_], form: TargetForm, classes: np.ndarray[Any, Any]) -> Any:
-    """Return predicted labels (n, m) in the format of the fit: a 0/1 indicator, or a list of sets."""
-    if form is TargetForm.INDICATOR:
-        return predicted.astype(np.int64)
-    return [set(classes[row].tolist()) for row in predicted]
 
 
 def _refuse_one_label(classes: np.ndarray[Any, Any]) -> None:
@@ -258,7 +239,11 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         targets = Targets.of(y)
         weights = self._weights(sample_weight, X, targets)
         multilabel = targets.form is not TargetForm.SINGLE
-        rule, k = self._rule(), self._labels_of_top_k(targets)
+        rule, m = self._rule(), len(targets.classes)
+        if self.k is not None:
+            k = self._checked_k(self.k, m)
+        else:
+            k = int(np.clip(np.rint(targets.sets.sizes[targets.codes].mean()), 1, m))
         result = self._fitted(X, targets, weights, np.arange(len(targets.codes)))
         self._keep_result(result, two_as_one=not multilabel)
         self._warn_if_collapsed()
@@ -280,7 +265,10 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         scores = self._scores(X)
         if self._form is TargetForm.SINGLE:
             return self.classes_[scores.argmax(axis=1)]
-        return in_form(self._chosen(scores), self._form, self.classes_)
+        chosen = self._chosen(scores)
+        if self._form is TargetForm.INDICATOR:
+            return chosen.astype(np.int64)
+        return [set(self.classes_[row].tolist()) for row in chosen]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose labels are predicted exactly (subset accuracy).
@@ -379,9 +367,3 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         if isinstance(given, bool) or not isinstance(given, Real):
             raise InvalidProblemError(f"threshold is {given!r}; give a number or a rule's name")
         return float(given)
-
-    def _labels_of_top_k(self, targets: Targets) -> int:
-        m = len(targets.classes)
-        if self.k is not None:
-            return self._checked_k(self.k, m)
-        return int(np.clip(np.rint(targets.sets.sizes[targets.codes].mean()), 1, m))

@@ -230,7 +230,9 @@ class TopKClassifierCV(TopKModel):
         own = {name: given[name] for name in TopKClassifier().get_params(deep=False) if name in given}
         template = TopKClassifier(**own)
         scoring = "balanced_accuracy" if self.scoring == MACRO else self.scoring
-        score = _top_k if self.scoring == TOP_K else check_scoring(template, scoring=scoring)
+        score: Any = TopKClassifier.top_k_score
+        if self.scoring != TOP_K:
+            score = check_scoring(template, scoring=scoring)
         scores, passes = [], 0
         for train, test in self._folds(X, y, groups):
             X_train, y_train = _safe_split(template, X, y, train)
@@ -307,7 +309,3 @@ class TopKClassifierCV(TopKModel):
             "loss": best.trial.loss.name, "k": getattr(best.trial.loss, "k", None), "C": best.C,
             "smoothing": best.trial.smoothing,
         }  # fmt: skip
-
-
-def _top_k(model: TopKClassifier, X: Any, y: Any) -> float:
-    return model.top_k_score(X, y)

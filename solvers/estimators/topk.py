@@ -270,12 +270,8 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
         place = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
         own = scores[np.arange(len(y)), place]
         rank = np.count_nonzero(scores >= own[:, None], axis=1)
-        return float(
-            np.mean(
-                (rank <= (self.k_ if k is None else self._checked_k(k, len(self.classes_))))
-                & (self.classes_[place] == y)
-            )
-        )
+        k = self.k_ if k is None else self._checked_k(k, len(self.classes_))
+        return float(np.mean((rank <= k) & (self.classes_[place] == y)))
 
     def _problem_of(self, X: Any, y: Any, sample_weight: Any) -> Examples:
         """Return the checked training data."""
@@ -311,8 +307,9 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
                 f"the method {self.method} has no warm_start; use auto or leave warm_start out"
             )
         warm: WarmStart | None = getattr(self, "_warm", None)
-        options = {} if warm is None else warm.options(loss, labels, weights)
-        options["keep_duals"] = True
+        options: dict[str, Any] = {"keep_duals": True}
+        if warm is not None and warm.fits(loss, labels, weights):
+            options["duals"] = [(0, len(warm.A), warm.A)]
         return self._train(X, labels, weights, loss, smoothing, self.smoothing_kind, options=options)
 
     @property

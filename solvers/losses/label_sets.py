@@ -55,7 +55,10 @@ class LabelSets:
     m: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "m", _checked_m(self.m))
+        m: Any = self.m
+        if isinstance(m, bool) or not isinstance(m, Integral) or m < 1:
+            raise InvalidProblemError(f"m of the label sets is {m!r}; give the number of labels")
+        object.__setattr__(self, "m", int(m))
         for name in ("indptr", "indices"):
             object.__setattr__(self, name, _whole_numbers(getattr(self, name), name))
         _check_table(self.indptr, self.indices, self.m)
@@ -139,12 +142,6 @@ class LabelSets:
                 f"the label sets are described without {sorted(missing)}; give m, indptr and indices"
             )
         return cls(record["indptr"], record["indices"], record["m"])
-
-
-def _checked_m(m: Any) -> int:
-    if isinstance(m, bool) or not isinstance(m, Integral) or m < 1:
-        raise InvalidProblemError(f"m of the label sets is {m!r}; give the number of labels")
-    return int(m)
 
 
 def _whole_numbers(values: Any, name: str) -> Int64Array:
