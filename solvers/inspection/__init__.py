@@ -7,8 +7,8 @@ class, and `near_duplicates` finds almost identical rows.
 
 from __future__ import annotations
 
-from topline.solvers.inspection.dual_point import DualPoint
 from topline.solvers.inspection.leave_one_out import (
+    DualPoint,
     LeaveOneOut,
     boundary_rows,
     has_second_opinion,
