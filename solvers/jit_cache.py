@@ -135,13 +135,9 @@ class _Part(CPUDispatcher):
 
 
 class ByType:
-    """A function dispatched, in compiled code, on the type of its first argument.
+    """A function dispatched, in compiled code, on the type of its first argument: a named tuple or None.
 
-    Dispatch happens at compile time and costs nothing at run time.
-
-    Parameters
-    ----------
-    choices : compiled functions by named tuple class, or None.
+    Dispatch among the compiled functions of `choices` happens at compile time and costs nothing at run time.
     """
 
     is_compiling: ClassVar[bool] = False
@@ -380,10 +376,7 @@ _INTERPRETED: bool = getattr(config, "DISABLE_JIT", False)
 class JitFunction:
     """A function to pass to compiled functions, or to call with arguments of exactly its types.
 
-    Parameters
-    ----------
-    function : the function to compile.
-    signature : Numba's types of its result and its arguments.
+    `signature` holds Numba's types of its result and its arguments.
     """
 
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:

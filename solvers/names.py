@@ -15,14 +15,10 @@ Parameter: TypeAlias = Literal["k", "rho", "margins"]
 
 
 class LossRule(NamedTuple):
-    """Parameters of a loss.
+    """The one `parameter` of a loss's constructor, if any ("rho" may be made from k), and what it takes.
 
-    Attributes
-    ----------
-    parameter : the one argument of its constructor, if any; "rho" may be made from k.
-    of_others : whether it ranks only the m - 1 other classes, so that k < m; otherwise k <= m.
-    smooth : whether it is differentiable and takes no smoothing.
-    optional_k : whether it also takes k guesses, one by default.
+    With `of_others` it ranks only the m - 1 other classes, so that k < m; otherwise k <= m.  A `smooth` one
+    is differentiable and takes no smoothing; with `optional_k` it also takes k guesses, one by default.
     """
 
     parameter: Parameter | None = None

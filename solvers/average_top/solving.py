@@ -377,23 +377,14 @@ def minimise(
     tol: float = 1e-6,
     max_iterations: int = 2000,
 ) -> AverageTopResult:
-    """Minimise P(w) = AT_k(l(w)) + |w|^2 / (2 C) and certify the result.
+    """Minimise P(w) = AT_k(l(w)) + |w|^2 / (2 C) to the relative gap `tol`, and certify the result.
 
-    Parameters
-    ----------
-    X : (n, d) features, an array or CSR matrix; a bias is a feature that is always 1.
-    y : (n,) targets: -1 and 1 for "hinge" and "logistic", any numbers for "square" and "absolute".
-    loss : a name in `INDIVIDUAL_LOSSES`, or such a value.
-    k : how many of the largest losses are averaged, real, from 1 (the maximum) to n (the average).
-    C : weight of the losses against |w|^2 / 2; `problem` converts the C of others.
-    method : "interior_point", nine digits if n d min(n, d) multiplications are affordable; "bundle" for
-        wide and sparse features and a tol of about 1e-4; or "auto", the first if it fits.
-    tol : relative gap to reach.
-    max_iterations : rounds.
-
-    Raises
-    ------
-    InvalidProblemError, NonFiniteError : as `AverageTopProblem.of`, and for an unknown method or bad bounds.
+    X (n, d) is an array or CSR matrix; a bias is a feature that is always 1.  The targets y (n,) are -1 and 1
+    for "hinge" and "logistic", any numbers for "square" and "absolute"; the loss is one of these names in
+    `INDIVIDUAL_LOSSES`, or such a value.  k is real, from 1 (the maximum) to n (the average), and `problem`
+    converts the C of others.  The method is "interior_point", nine digits if n d min(n, d) multiplications
+    are affordable, "bundle" for wide and sparse features and a tol of about 1e-4, or "auto", the first if it
+    fits.  Raises as `AverageTopProblem.of`, and InvalidProblemError for an unknown method or bad bounds.
     """
     StoppingCriteria(tol=tol, max_passes=max_iterations)
     return solve_problem(AverageTopProblem.of(X, y, loss, k, C), method, tol, max_iterations)

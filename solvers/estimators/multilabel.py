@@ -223,17 +223,11 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and the labels of its rows.
 
-        Parameters
-        ----------
-        y : an indicator matrix (n, m) of 0 and 1, dense or sparse; n sets of labels, as MultiLabelBinarizer
-            takes them; or one label per row, (n,).
-        sample_weight : (n,) multiplies the losses, 1 by default.
-
-        Raises
-        ------
-        InvalidProblemError (a ValueError) : invalid parameters or data.
-        UnsupportedCombinationError (a ValueError) : an unsupported combination of loss, smoothing and method.
-        NonFiniteError : the numbers overflowed.
+        y is an indicator matrix (n, m) of 0 and 1, dense or sparse; or n sets of labels, as
+        MultiLabelBinarizer takes them; or one label per row, (n,).  `sample_weight` (n,) multiplies the
+        losses, 1 by default.  Raises InvalidProblemError (a ValueError) for invalid parameters or data,
+        UnsupportedCombinationError (a ValueError) for an unsupported combination of loss, smoothing and
+        method, and NonFiniteError if the numbers overflowed.
         """
         X, y = self._checked(X, y)
         targets = Targets.of(y)

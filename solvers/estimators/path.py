@@ -71,10 +71,8 @@ class RegularisationPath(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d) and y (n,) for each C, from the smallest to the largest.
 
-        Raises
-        ------
-        InvalidProblemError (a ValueError) : a value of C is not positive.
-        UnsupportedCombinationError (a ValueError) : a method without warm starts.
+        Raises InvalidProblemError (a ValueError) for a value of C that is not positive, and
+        UnsupportedCombinationError (a ValueError) for a method without warm starts.
         """
         if not isinstance(self.estimator, TopKClassifier | None):
             raise InvalidProblemError(f"estimator is {self.estimator!r}; give a TopKClassifier")

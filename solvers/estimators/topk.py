@@ -241,13 +241,9 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.
 
-        `sample_weight` (n,) multiplies the losses, 1 by default.
-
-        Raises
-        ------
-        InvalidProblemError (a ValueError) : invalid parameters or data.
-        UnsupportedCombinationError (a ValueError) : warm_start with a method that keeps no dual variables.
-        NonFiniteError : the numbers overflowed.
+        `sample_weight` (n,) multiplies the losses, 1 by default.  Raises InvalidProblemError (a ValueError)
+        for invalid parameters or data, UnsupportedCombinationError (a ValueError) for warm_start with a
+        method that keeps no dual variables, and NonFiniteError if the numbers overflowed.
         """
         fit = self._problem_of(X, y, sample_weight)
         result = self._solve(fit.X, fit.labels, fit.weights, fit.loss)

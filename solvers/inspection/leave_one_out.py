@@ -61,14 +61,9 @@ _READ_ROWS = 4096
 class DualPoint:
     """Weights W, dual variables A, and quantities derived from them; all float64 except X.
 
-    Attributes
-    ----------
-    problem, X, y, weights : the problem with its examples; weights (n,) of the examples.
-    A : (n, m) dual variables times their weights.
-    W, W_dual : (d, m) the weights to judge, and W(A).
-    scores, dual_scores : (n, m) of the rows at W and at W(A).
-    losses, excess : (n,) Phi_gamma and the e_i at W.
-    norms : (n,) |x_i|^2.
+    `weights` (n,) are those of the examples, and A (n, m) is already times them; W and `W_dual` (d, m) are
+    the weights to judge, and W(A), `scores` and `dual_scores` (n, m) those of the rows at both; `losses` and
+    `excess` (n,) are Phi_gamma and the e_i at W, and `norms` (n,) |x_i|^2.
     """
 
     problem: Problem

@@ -29,17 +29,10 @@ _Labels = tuple[int, ...]
 class LabelSets:
     """A table of distinct label sets; set s holds the labels ``indices[indptr[s]:indptr[s + 1]]``.
 
-    Two tables are equal if they hold the same sets under the same numbers.
-
-    Attributes
-    ----------
-    indptr : (number of sets + 1,) int64, from 0, not falling.
-    indices : (labels in all,) int64, ascending within each set, each from 0 to m - 1.
-    m : number of labels (classes).
-
-    Raises
-    ------
-    InvalidProblemError : the arrays are no such table, or a set occurs twice.
+    Two tables are equal if they hold the same sets under the same numbers.  `indptr` (number of sets + 1,)
+    int64 begins with 0 and does not fall; `indices` (labels in all,) int64 ascend within each set, from 0 to
+    m - 1, m the number of labels (classes).  InvalidProblemError for other arrays, and for a set that occurs
+    twice.
 
     Examples
     --------

@@ -131,13 +131,9 @@ def _largest_by_lanes(row: Any, keys: Any, labels: Any, lanes: Any, candidates: 
 class RankRule(NamedTuple):
     """How a hinge over ranks finds its vertices.
 
-    Attributes
-    ----------
-    rho : (L,) rank weights.
-    hinge_first : whether violations are cut at 0 before they are summed.
-    own_in_sort : whether the own class may take a rank; otherwise L < m.
-    own_share : weight of the own class in |u_i|^2.
-    margins : (m, m), or (0, 0) for 1 - e_y.
+    `rho` (L,) are the rank weights, `own_share` is the weight of the own class in |u_i|^2, and `margins` are
+    (m, m), or (0, 0) for 1 - e_y.  Violations may be cut at 0 before they are summed (`hinge_first`), and the
+    own class may take a rank (`own_in_sort`); otherwise L < m.
     """
 
     rho: Float64Array

@@ -249,23 +249,12 @@ def column_updates(
     *,
     c_own: float | Float64Array | None = None,
 ) -> Float64Array:
-    """Return the dual rows that maximise the restricted dual of each example.
+    """Return the dual rows (b, m) that maximise the restricted dual of each example.
 
-    Parameters
-    ----------
-    form : the loss for m classes.
-    q : (b, m) scores without each example's own contribution.
-    y : (b,) own classes, or numbers of the form's label sets.
-    c : curvature, one number or (b,); 0 gives a maximising vertex.
-    c_own : curvature of alpha_y, at most c; None for c itself (the Moreau envelope).
-
-    Returns
-    -------
-    (b, m) float64 alpha inside the domain of the conjugate: alpha_j <= 0 for j != y and, but for one-vs-all,
-    rows that sum to zero.
-
-    Raises
-    ------
+    q (b, m) are the scores without each example's own contribution, y (b,) own classes, or numbers of the
+    form's label sets; c is the curvature, one number or (b,), where 0 gives a maximising vertex, and c_own
+    that of alpha_y, at most c; None for c itself (the Moreau envelope).  The rows lie inside the domain of
+    the conjugate: alpha_j <= 0 for j != y and, but for one-vs-all, they sum to zero.  Raises
     InvalidProblemError for shapes or labels that do not fit, NonFiniteError for NaN or infinity.
     """
     scores, labels = checked_rows(form.m, q, y, form.codes)

@@ -147,10 +147,8 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
     def fit(self, X: Any, y: Any) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.
 
-        Raises
-        ------
-        InvalidProblemError (a ValueError) : invalid parameters or data.
-        NonFiniteError : kernel values overflowed.
+        Raises InvalidProblemError (a ValueError) for invalid parameters or data, and NonFiniteError if kernel
+        values overflowed.
         """
         solver, parameters = self._strategy()
         X, classes, labels = self._examples(X, y)

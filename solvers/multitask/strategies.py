@@ -199,15 +199,11 @@ def visit_tasks(
 
 @dataclass(frozen=True)
 class Alternation:
-    """One alternation: predictors, then representation.
+    """One turn: predictors, then representation.
 
-    Attributes
-    ----------
-    objective_tasks, objective : F after the predictors, and after the representation.
-    gap_tasks, gap_shared : relative duality gaps of the two subproblems, the largest among tasks.
-    lower_bound : the best lower bound of F so far.
-    change : root mean square change of all 2 n T dual variables in [-1, 1].
-    passes : passes over the examples so far.
+    F after each (`objective_tasks`, `objective`), the relative duality gaps of both subproblems, the largest
+    among tasks, the best lower bound of F so far, the root mean square change of all 2 n T dual variables in
+    [-1, 1], and the passes over the examples so far.
     """
 
     objective_tasks: float

@@ -122,10 +122,8 @@ class WeightedSVC(BinaryKernelClassifier):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or CSR, y (n,) with two classes and sample weights (n,) >= 0, default 1.
 
-        Raises
-        ------
-        InvalidProblemError (a ValueError) : invalid parameters or data.
-        NonFiniteError : kernel values overflow.
+        Raises InvalidProblemError (a ValueError) for invalid parameters or data, and NonFiniteError if kernel
+        values overflow.
         """
         X, y = self._validated(X, y)
         if sample_weight is not None:
@@ -195,12 +193,8 @@ class SVMPlusClassifier(BinaryKernelClassifier):
         """Train on X (n, d), y (n,) with two classes and privileged features (n, p), dense or CSR.
 
         Cross-validation passes them on by row: ``cross_val_score(..., params={"X_privileged": ...})`` after
-        ``set_fit_request(X_privileged=True)`` with metadata routing.
-
-        Raises
-        ------
-        InvalidProblemError (a ValueError) : no privileged features, or invalid parameters or data.
-        NonFiniteError : kernel values overflow.
+        ``set_fit_request(X_privileged=True)`` with metadata routing.  Raises as `WeightedSVC.fit`, and
+        InvalidProblemError without privileged features.
         """
         X, y = self._validated(X, y)
         if X_privileged is None:
@@ -279,12 +273,7 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
         """Train on X (n, d) and y (n,), learning weights to minimise the loss on validation examples (N, d).
 
         By default a part of X and y is set aside.  For a precomputed kernel X_validation is K(validation,
-        train).
-
-        Raises
-        ------
-        InvalidProblemError (a ValueError) : invalid parameters or data.
-        NonFiniteError : kernel values overflow.
+        train).  Raises as `WeightedSVC.fit`.
         """
         X, y = self._validated(X, y)
         features = KernelFeatures.of(self._chosen_kernel(), X)
