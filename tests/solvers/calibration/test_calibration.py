@@ -25,14 +25,15 @@ from topline.solvers.calibration import (
     calibration_error,
     class_mean_interval,
     conformity,
+    exact_rank,
     fit_labels,
     fit_probabilities,
     least_rows,
     prediction_sets,
     reliability,
     share_interval,
+    smallest_weighings,
 )
-from topline.solvers.calibration.conformal import exact_rank, smallest_weighings
 from topline.solvers.errors import InvalidProblemError
 
 NAMES = ("ant", "bee", "cat")

@@ -22,13 +22,13 @@ from topline.solvers.privileged import (
     solve_svm_plus,
     solve_weighted_svm,
 )
-from topline.solvers.privileged.interior_point import (
+from topline.solvers.privileged.machines import (
     Iterate,
     QuadraticProgram,
+    bias_interval,
     interior_points,
     vertex_of_face,
 )
-from topline.solvers.privileged.weighted_svm import best_bias
 
 PARAMETERS = [(1.0, 1.0), (0.1, 10.0), (10.0, 0.1), (30.0, 100.0)]
 
@@ -228,7 +228,7 @@ def test_the_best_bias_is_best_and_amid_its_equals() -> None:
         bends = np.unique(y - scores)
         values = [c @ np.maximum(0.0, 1.0 - y * (scores + b)) for b in bends]
         best = bends[np.isclose(values, np.min(values), atol=1e-12)]
-        assert best_bias(scores, y, c) == pytest.approx(0.5 * (best[0] + best[-1]), abs=1e-12)
+        assert 0.5 * sum(bias_interval(scores, y, c)) == pytest.approx(0.5 * (best[0] + best[-1]), abs=1e-12)
 
 
 def test_a_budget_of_few_rounds_is_told_by_the_gap() -> None:

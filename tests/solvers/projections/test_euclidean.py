@@ -20,10 +20,16 @@ from tests.reference.qp import minimise_qp
 from topline import MaxHinge, StructuredHinge
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import LabelSets, OneVsAll
-from topline.solvers.projections.binary import binary_entropy, logistic_weight
+from topline.solvers.losses.one_vs_all import binary_entropy, logistic_weight
 from topline.solvers.projections.columns import largest_values, sort_decreasing, violations
-from topline.solvers.projections.isotonic import Blocks, block_value, next_scale, pool_blocks
-from topline.solvers.projections.weighted_topk import _derivative, _place_own_class
+from topline.solvers.projections.isotonic import (
+    Blocks,
+    _derivative,
+    _place_own_class,
+    block_value,
+    next_scale,
+    pool_blocks,
+)
 
 SCALES = 10.0 ** np.array([-9, -5, 0, 0, 0, 5, 9])
 
