@@ -60,9 +60,7 @@ def share_interval(share: float, rows: float, confidence: float = CONFIDENCE) ->
     return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
 
 
-def class_mean_interval(
-    right: NDArray[np.bool_], classes: NDArray[Any], weights: NDArray[Any], confidence: float = CONFIDENCE
-) -> Interval:
+def class_mean_interval(right: NDArray[np.bool_], classes: NDArray[Any], weights: NDArray[Any]) -> Interval:
     """Return the interval of the weighted share of rows that are right, with classes as strata; all (n,).
 
     Wilson's interval at the effective number of rows that has the variance sum_c v_c^2 p_c (1 - p_c) / n_c,
@@ -76,10 +74,10 @@ def class_mean_interval(
     rates = (np.bincount(own, weights=right[used]) + 1.0) / (rows + 2.0)
     parts = shares**2 * rates * (1.0 - rates) / rows
     mean, variance = float(shares @ rates), float(parts.sum())
-    level = 0.5 + confidence / 2.0
+    level = 0.5 + CONFIDENCE / 2.0
     wider = float(stdtrit(variance**2 / (parts**2 / rows).sum(), level)) / NormalDist().inv_cdf(level)
     measured = min(float(weights[used] @ right[used] / weights[used].sum()), 1.0)
-    return share_interval(measured, mean * (1.0 - mean) / (variance * wider**2), confidence)
+    return share_interval(measured, mean * (1.0 - mean) / (variance * wider**2))
 
 
 @dataclass(frozen=True)
@@ -293,23 +291,25 @@ def conformity(
     """
     order = np.argsort(-np.asarray(scores), axis=1, kind="stable")
     u = np.asarray(draws, dtype=np.float64)[:, None]
-    before = np.arange(order.shape[1])[None, :]
-    if probabilities is None:
-        along = before + u
-    else:
+    p = before = None
+    if probabilities is not None:
         p = np.take_along_axis(np.asarray(probabilities, dtype=np.float64), order, axis=1)
-        if weighing is None or weighing == "probability":
-            along = _uncertainty(p, u) + (before if weighing is None else 0.0)
-        else:
-            along = np.cumsum(p, axis=1) - p + u * p + weighing * (before + u)
+        before = np.cumsum(p, axis=1) - p
     found = np.empty(order.shape)
+    along = _conformity(np.arange(order.shape[1])[None, :], before, p, u, weighing)
     np.put_along_axis(found, order, along, axis=1)
     return found
 
 
-def _uncertainty(p: Float64Array, u: Float64Array) -> Float64Array:
-    """Return 1 - p, in [0, 1], with ties broken by u."""
-    return (1.0 - SETTLES) * (1.0 - p) + SETTLES * u
+def _conformity(rank: Any, before: Any, p: Any, u: Float64Array, weighing: Weighing) -> Float64Array:
+    """Return E of classes with `rank` others, of the total probability `before`, ahead of them."""
+    if p is None:
+        return np.asarray(rank + u)
+    if weighing is None or weighing == "probability":
+        # 1 - p, in [0, 1], with ties broken by u
+        uncertainty = (1.0 - SETTLES) * (1.0 - p) + SETTLES * u
+        return np.asarray(uncertainty + (rank if weighing is None else 0.0))
+    return np.asarray(before + u * p + weighing * (rank + u))
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,11 +350,8 @@ class CalibrationRows:
 
     def conformity(self, weighing: Weighing) -> Float64Array:
         """Return E of the rows' own classes, shape (n,)."""
-        if weighing == "probability":
-            return _uncertainty(self.own, self.draws)
-        if weighing is not None:
-            return self.before + self.draws * self.own + weighing * (self.ranks - 1 + self.draws)
-        return self.ranks - 1 + (_uncertainty(self.own, self.draws) if self.weighed else self.draws)
+        p = self.own if self.weighed or weighing is not None else None
+        return _conformity(self.ranks - 1, self.before, p, self.draws, weighing)
 
     @property
     def weighed(self) -> bool:

@@ -67,20 +67,7 @@ class CertificateError(SolverError, ArithmeticError):
 
 
 class StateLostError(SolverError, RuntimeError):
-    """Dual variables of a block are lost and were not saved.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from topline import MaxHinge, SerialExecutor
-    >>> from topline.solvers.core.problem import Problem
-    >>> executor = SerialExecutor()
-    >>> executor.bind(Problem(MaxHinge(), 3, 3, 3, lam=0.1), np.eye(3), np.arange(3), keep_duals=False)
-    >>> list(executor.duals())
-    Traceback (most recent call last):
-        ...
-    topline.solvers.errors.StateLostError: this block keeps no dual variables; bind it with keep_duals=True
-    """
+    """Dual variables of a block are lost and were not saved."""
 
 
 class DualsReplacedError(StateLostError):

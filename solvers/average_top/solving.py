@@ -187,9 +187,7 @@ def mehrotra_step(problem: AverageTopProblem, point: InteriorPoint, pieces: Piec
     return step
 
 
-def interior_point(
-    problem: AverageTopProblem, tol: float = 1e-8, max_iterations: int = 200
-) -> AverageTopResult:
+def interior_point(problem: AverageTopProblem, tol: float, max_iterations: int) -> AverageTopResult:
     """Minimise P to the relative gap `tol`, with features (n, d) dense in memory.
 
     The status is NO_PROGRESS if rounding stops it earlier; the certificate, computed on the original
@@ -319,7 +317,7 @@ _IDLE = 50
 _PATIENCE = 20
 
 
-def bundle(problem: AverageTopProblem, tol: float = 1e-4, max_iterations: int = 2000) -> AverageTopResult:
+def bundle(problem: AverageTopProblem, tol: float, max_iterations: int) -> AverageTopResult:
     """Minimise P to the relative gap `tol`; a round is two passes over the features, array or CSR.
 
     Rounds grow with 1/tol and with C; large C and small tolerances call for the interior point.  The status

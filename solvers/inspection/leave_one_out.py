@@ -92,39 +92,6 @@ class DualPoint:
         return 0.5 * self.problem.lam * apart + float(self.excess.sum()) / self.problem.n
 
 
-def dual_point(
-    problem: Problem,
-    X: RowSource,
-    y: Int32Array,
-    A: FloatArray,
-    weights: Float64Array | None = None,
-    W: Float64Array | None = None,
-) -> DualPoint:
-    """Return the dual point of A (n, m), judging the weights W (d, m), by default W(A).
-
-    Raises `UnsupportedCombinationError` for label sets, a loss without a dual problem and risks other than
-    the mean.
-    """
-    refuse(problem)
-    weights = np.ones(problem.n) if weights is None else np.asarray(weights, dtype=np.float64)
-    duals: Float64Array = np.asarray(A, dtype=np.float64)
-    product, norms = np.zeros((problem.d, problem.m)), np.empty(problem.n)
-    for start, stop, rows in read_rows(X, _FLOAT64):
-        product += rows.T @ duals[start:stop]
-        norms[start:stop] = squared_norms(rows)
-    W_dual = problem.scale * product
-    dual_scores = scores_of(X, W_dual)
-    scores = dual_scores if W is None else scores_of(X, W)
-    losses = losses_at(problem, scores, y)
-    excess = (
-        weights * losses - conjugates_at(problem, duals, y, weights) + np.einsum("ij,ij->i", duals, scores)
-    )
-    judged = W_dual if W is None else np.asarray(W, dtype=np.float64)
-    return DualPoint(
-        problem, X, y, weights, duals, judged, W_dual, scores, dual_scores, losses, excess, norms
-    )
-
-
 def refuse(problem: Problem) -> None:
     """Raise `UnsupportedCombinationError` for problems whose rows cannot be left out one by one."""
     if problem.label_sets is not None:
@@ -143,42 +110,17 @@ def refuse(problem: Problem) -> None:
         )
 
 
-def read_rows(X: RowSource, dtype: np.dtype[Any]) -> Iterator[tuple[int, int, Any]]:
-    """Yield all rows as (first row, end row, rows) of a float type, dense or CSR."""
+def read_rows(X: RowSource) -> Iterator[tuple[int, int, Any]]:
+    """Yield all rows as (first row, end row, rows) in float64, dense or CSR."""
     for start, stop in slab_bounds(X, _READ_ROWS, _READ_ROWS):
-        yield start, stop, as_rows(X[start:stop], dtype)
+        yield start, stop, as_rows(X[start:stop], _FLOAT64)
 
 
 def scores_of(X: RowSource, W: FloatArray) -> Float64Array:
     """Return X W (n, r) in float64."""
     out = np.empty((int(X.shape[0]), W.shape[1]))
-    for start, stop, rows in read_rows(X, _FLOAT64):
+    for start, stop, rows in read_rows(X):
         out[start:stop] = rows @ W
-    return out
-
-
-def losses_at(problem: Problem, scores: Float64Array, y: Int32Array) -> Float64Array:
-    """Return Phi_gamma of each row (b,)."""
-    losses = np.empty(len(scores))
-    ones, sums = np.ones(len(scores)), np.zeros(ranking.N_SUMS)
-    gammas = problem.smoothing, problem.smoothing_own
-    gradient_rows(problem.form, scores, y, ones, gammas, np.empty_like(scores), sums, losses)
-    return losses
-
-
-def duals_at(problem: Problem, scores: Float64Array, y: Int32Array, weights: Float64Array) -> Float64Array:
-    """Return -w_i times the gradients at the scores (b, m): A of a smooth loss."""
-    U, sums = np.empty_like(scores), np.zeros(ranking.N_SUMS)
-    gammas = problem.smoothing, problem.smoothing_own
-    gradient_rows(problem.form, scores, y, np.ones(len(scores)), gammas, U, sums)
-    return weights[:, None] * U
-
-
-def conjugates_at(problem: Problem, A: Float64Array, y: Int32Array, weights: Float64Array) -> Float64Array:
-    """Return w_i (-Phi_gamma*(-alpha_i / w_i)) of each row (b,)."""
-    form, out = problem.form, np.empty(len(A))
-    gammas = problem.smoothing, problem.smoothing_own
-    _conjugate_rows(form.conjugate, A, y, weights, *gammas, form.table, out)
     return out
 
 
@@ -350,14 +292,29 @@ def trained_point(
     """Return the dual point of trained W (d, m) and, for a hinge, A (n, m); refuse unsupported problems."""
     refuse(problem)
     weights = np.ones(problem.n) if weights is None else weights
+    form, gammas, scores = problem.form, (problem.smoothing, problem.smoothing_own), scores_of(X, W)
+    U, losses, sums = np.empty_like(scores), np.empty(problem.n), np.zeros(ranking.N_SUMS)
+    gradient_rows(form, scores, y, np.ones(problem.n), gammas, U, sums, losses)
     if A is None:
-        if not problem.form.smooth:
+        if not form.smooth:
             raise UnsupportedCombinationError(
                 "the dual variables of this hinge were not kept, and rows are left out of them; train with"
                 " keep_duals and a method that has them, such as dual_ascent"
             )
-        A = duals_at(problem, scores_of(X, W), y, weights)
-    return dual_point(problem, X, y, A, weights, W)
+        A = weights[:, None] * U
+    duals: Float64Array = np.asarray(A, dtype=np.float64)
+    judged: Float64Array = np.asarray(W, dtype=np.float64)
+    product, norms = np.zeros((problem.d, problem.m)), np.empty(problem.n)
+    for start, stop, rows in read_rows(X):
+        product += rows.T @ duals[start:stop]
+        norms[start:stop] = squared_norms(rows)
+    W_dual = problem.scale * product
+    conjugates = np.empty(problem.n)
+    _conjugate_rows(form.conjugate, duals, y, weights, *gammas, form.table, conjugates)
+    excess = weights * losses - conjugates + np.einsum("ij,ij->i", duals, scores)
+    return DualPoint(
+        problem, X, y, weights, duals, judged, W_dual, scores, scores_of(X, W_dual), losses, excess, norms
+    )
 
 
 def judged_rows(scores: Float64Array, y: IntArray, k: int) -> LeaveOneOut:
@@ -450,7 +407,7 @@ def held_out_margins(
             W, passes = found.W, passes + found.passes
             if watch is not None:
                 watch(found.passes)
-        scores = np.asarray(as_rows(taken_rows(point.X, rows), np.dtype(np.float64)) @ W)
+        scores = np.asarray(as_rows(taken_rows(point.X, rows), _FLOAT64) @ W)
         middle[rows] = margins_of(scores, y[rows], k)[0]
     return middle, passes
 
@@ -532,7 +489,7 @@ def margin_without(
         zero = np.zeros(1)
         return Margins(zero, zero, zero, (point.y[row : row + 1] == 0).astype(np.int64)), 0
     start: tuple[Float64Array, FloatArray] = point.W, A
-    x = as_rows(point.X[row : row + 1], np.dtype(np.float64))
+    x = as_rows(point.X[row : row + 1], _FLOAT64)
     norm, passes = point.norms[row : row + 1], 0
     for _ in range(_TRIES):
         wanted = max(_MARGIN_OF_SAFETY * abs(estimate), _SMALLEST)
@@ -653,7 +610,7 @@ def second_opinion(
     0
     """
     rows, labels, weights = checked_examples(X, y, result, sample_weight)
-    squares = sum(float(squared_norms(some).sum()) for *_, some in read_rows(rows, np.dtype(np.float64)))
+    squares = sum(float(squared_norms(some).sum()) for *_, some in read_rows(rows))
     lam = _lam(result.problem, squares / result.problem.n)
     return leave_out_each(_trained(rows, labels, weights, result.W, lam), k, 0)
 

@@ -616,12 +616,6 @@ def make_kernel(
     """Make a kernel from the options of a command line or configuration.
 
     Raises InvalidProblemError for an unknown name and for a parameter that the kernel does not take.
-
-    Examples
-    --------
-    >>> from topline.solvers.kernels import make_kernel
-    >>> make_kernel("rbf", gamma=0.5)
-    RBFKernel(gamma=0.5)
     """
     kind = _look_up(name)
     parameters = {"gamma": gamma, "degree": degree, "coef0": coef0}

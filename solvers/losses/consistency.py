@@ -75,12 +75,10 @@ def expected_error(p: Any, scores: Any, k: int) -> float:
     return float(p[ranks > k].sum())
 
 
-def population_risk(
-    loss: Loss, p: Any, scores: Any, smoothing: float = 0.0, smoothing_kind: str = "moreau"
-) -> float:
+def population_risk(loss: Loss, p: Any, scores: Any) -> float:
     """Return R at scores (m,) for any single-label loss, convex or not."""
     p = probabilities(p)
-    return float(p @ _losses(loss, np.asarray(scores, dtype=np.float64), smoothing, smoothing_kind)[0])
+    return float(p @ _losses(loss, np.asarray(scores, dtype=np.float64), 0.0, "moreau")[0])
 
 
 def population_minimum(
