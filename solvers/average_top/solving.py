@@ -243,7 +243,10 @@ def _iterate(problem: AverageTopProblem, tol: float, max_iterations: int) -> tup
     best, gap, stalled = _Best(point.w), np.inf, 0
     for iteration in range(max_iterations + 1):
         pieces = problem.pieces(z)
-        primal, bound = problem.value(point.w, pieces), _bound(problem, point, pieces, z)
+        # The multipliers give a lower bound: every piece is a convex lower bound of a loss.
+        u = (point.p * pieces.slopes).sum(axis=0)
+        b = float(np.vdot(point.p, pieces.values)) - float(u @ z)
+        primal, bound = problem.value(point.w, pieces), problem.lower_bound(u, b, point.p.sum(axis=0))
         if not (np.isfinite(primal) and np.isfinite(bound.value)):
             return best, iteration, Status.NO_PROGRESS
         best.see(point.w, primal, bound)
@@ -299,12 +302,6 @@ def _feasible(point: InteriorPoint, pieces: Pieces) -> InteriorPoint:
     taken = np.where(idle, np.clip(short, 0.0, 0.5 * point.v), 0.0)
     rest = np.maximum((short - taken).max(axis=0), 0.0)
     return replace(point, v=point.v - taken, s=point.s + rest)
-
-
-def _bound(problem: AverageTopProblem, point: InteriorPoint, pieces: Pieces, z: Float64Array) -> LowerBound:
-    """Return the lower bound from the multipliers: every piece is a convex lower bound of a loss."""
-    u = (point.p * pieces.slopes).sum(axis=0)
-    return problem.lower_bound(u, float(np.vdot(point.p, pieces.values)) - float(u @ z), point.p.sum(axis=0))
 
 
 #: Largest multiplications per round and bytes of dense features for which "auto" takes the interior point.

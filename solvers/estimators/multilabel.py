@@ -244,7 +244,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         self.classes_, self._form, self.multilabel_ = targets.classes, targets.form, multilabel
         self.k_, self.threshold_, self._by_rank = k, 0.0, rule == TOP_K
         if multilabel and rule != TOP_K:
-            self.threshold_ = rule if isinstance(rule, float) else self._tuned(rule, X, targets, weights)
+            self.threshold_ = self._threshold(rule, X, targets, weights)
         return self
 
     def decision_function(self, X: Any) -> Float64Array:
@@ -317,20 +317,16 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         pairwise = self.__sklearn_tags__().input_tags.pairwise
         return X[np.ix_(rows, trained)] if pairwise else X[rows]
 
-    def _tuned(self, rule: str, X: Any, targets: Targets, weights: Float64Array | None) -> float:
-        """Choose the threshold by a rule."""
+    def _threshold(self, rule: float | str, X: Any, targets: Targets, weights: Float64Array | None) -> float:
+        """Return a given threshold, or the one of a rule, with folds by scores of models that saw no row."""
+        if isinstance(rule, float):
+            return rule
         counted = np.arange(X.shape[0]) if weights is None else np.flatnonzero(weights > 0.0)
         relevant = targets.indicator[counted]
-        scores = self._unseen_scores(X, targets, weights, counted)
-        return tuned_thresholds(relevant, scores, float(relevant.sum(axis=1).mean()))[rule]
-
-    def _unseen_scores(
-        self, X: Any, targets: Targets, weights: Float64Array | None, counted: NDArray[np.intp]
-    ) -> Float64Array:
-        """Return scores of the rows `counted`, with folds by models that have not seen them."""
+        cardinality = float(relevant.sum(axis=1).mean())
         folds = None if self.cv is None else min(checked_k(self.cv, "cv"), len(counted))
         if folds is None or folds < 2:
-            return self._raw_scores(X[counted])
+            return tuned_thresholds(relevant, self._raw_scores(X[counted]), cardinality)[rule]
         scores = np.empty((len(counted), len(targets.classes)))
         splits = KFold(folds, shuffle=True, random_state=seed_of(self.random_state))
         for train, test in splits.split(counted):
@@ -338,7 +334,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
             result = self._fitted(X, targets, weights, rows)
             part, _ = self._with_intercept(self._part(X, counted[test], rows))
             scores[test] = result.decision_function(part)
-        return scores
+        return tuned_thresholds(relevant, scores, cardinality)[rule]
 
     def _chosen(self, scores: Float64Array) -> NDArray[np.bool_]:
         """Return a mask (rows, m) of the predicted labels."""

@@ -73,7 +73,8 @@ def near_duplicates(units: Any, cosine: float, most: int = 100_000) -> Pairs:
         raise InvalidProblemError(f"the cosine of near duplicates is {cosine}; give a number in (0, 1]")
     along = _projections(units)
     order = np.argsort(along, kind="stable")
-    order = order[_filled(units)[order]]
+    filled = np.diff(units.indptr) > 0 if is_sparse(units) else units.any(axis=1)
+    order = order[filled[order]]
     reach = float(np.sqrt(max(2.0 - 2.0 * cosine, 0.0))) + 1e-3
     parts: list[tuple[Int64Array, Int64Array, Float64Array]] = []
     for low in range(0, len(order), _BLOCK):
@@ -86,9 +87,8 @@ def near_duplicates(units: Any, cosine: float, most: int = 100_000) -> Pairs:
             ahead = low + left < start + right
             left, right = left[ahead], right[ahead]
             parts.append((mine[left], others[right], found[left, right].astype(np.float64)))
-    first = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, np.int64)
-    second = np.concatenate([part[1] for part in parts]) if parts else np.empty(0, np.int64)
-    cosines = np.concatenate([part[2] for part in parts]) if parts else np.empty(0)
+    parts.append((np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)))
+    first, second, cosines = (np.concatenate(part) for part in zip(*parts, strict=True))
     lower, upper = np.minimum(first, second), np.maximum(first, second)
     closest = np.lexsort((upper, lower, -cosines))[:most]
     return Pairs(lower[closest], upper[closest], np.minimum(cosines[closest], 1.0))
@@ -106,12 +106,6 @@ def _projections(units: Any) -> FloatArray:
             direction[0] = size = 1.0
         direction /= size
     return np.asarray(units @ direction).ravel()
-
-
-def _filled(units: Any) -> Any:
-    if is_sparse(units):
-        return np.diff(units.indptr) > 0
-    return units.any(axis=1)
 
 
 def _products(U: Any, V: Any) -> FloatArray:

@@ -54,7 +54,27 @@ class LabelSets:
         object.__setattr__(self, "m", int(m))
         for name in ("indptr", "indices"):
             object.__setattr__(self, name, _whole_numbers(getattr(self, name), name))
-        _check_table(self.indptr, self.indices, self.m)
+        indptr, indices, m = self.indptr, self.indices, self.m
+        if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+            raise InvalidProblemError(
+                f"indptr of the label sets must rise from 0 to the {len(indices)} labels there are"
+            )
+        wrong = indices[(indices < 0) | (indices >= m)]
+        if wrong.size:
+            raise InvalidProblemError(
+                f"a label set holds the label {wrong[0]}; labels must lie between 0 and {m - 1}"
+            )
+        sets = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        unsorted = np.flatnonzero((np.diff(sets) == 0) & (np.diff(indices) <= 0))
+        if unsorted.size:
+            raise InvalidProblemError(
+                f"the labels of label set {sets[unsorted[0]]} do not ascend; sort them and name each once"
+            )
+        seen: dict[bytes, int] = {}
+        for s, (start, stop) in enumerate(pairwise(indptr.tolist())):
+            first = seen.setdefault(indices[start:stop].tobytes(), s)
+            if first != s:
+                raise InvalidProblemError(f"label sets {first} and {s} are the same; name each set once")
 
     @classmethod
     def from_indicator(cls, Y: Any) -> tuple[LabelSets, Int64Array]:
@@ -149,30 +169,6 @@ def _whole_numbers(values: Any, name: str) -> Int64Array:
     array = array.astype(np.int64)
     array.setflags(write=False)
     return array
-
-
-def _check_table(indptr: Int64Array, indices: Int64Array, m: int) -> None:
-    """Refuse arrays that are not a table of distinct sets of labels below m."""
-    if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
-        raise InvalidProblemError(
-            f"indptr of the label sets must rise from 0 to the {len(indices)} labels there are"
-        )
-    wrong = indices[(indices < 0) | (indices >= m)]
-    if wrong.size:
-        raise InvalidProblemError(
-            f"a label set holds the label {wrong[0]}; labels must lie between 0 and {m - 1}"
-        )
-    sets = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    unsorted = np.flatnonzero((np.diff(sets) == 0) & (np.diff(indices) <= 0))
-    if unsorted.size:
-        raise InvalidProblemError(
-            f"the labels of label set {sets[unsorted[0]]} do not ascend; sort them and name each once"
-        )
-    seen: dict[bytes, int] = {}
-    for s, (start, stop) in enumerate(pairwise(indptr.tolist())):
-        first = seen.setdefault(indices[start:stop].tobytes(), s)
-        if first != s:
-            raise InvalidProblemError(f"label sets {first} and {s} are the same; name each set once")
 
 
 def _indicator(Y: Any) -> Any:

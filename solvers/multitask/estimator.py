@@ -45,10 +45,6 @@ _DEFAULTS = MappingProxyType(
 )
 
 
-def _has_representation(model: Any) -> bool:
-    return bool(model.strategy == "multi")
-
-
 # scikit-learn has no types.
 @dataclass(eq=False, repr=False)
 class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[misc]
@@ -169,7 +165,7 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
         self._keep_result(result, kernel, train)
         return self
 
-    @available_if(_has_representation)
+    @available_if(lambda model: model.strategy == "multi")
     def represent(self, X: Any) -> Float64Array:
         """Return the fitted representation U^T x of each row of X, (rows, T) with T tasks, of "multi"."""
         check_is_fitted(self, "classes_")

@@ -13,16 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topline.solvers.losses import exponential
+from topline.solvers.losses import exponential, one_vs_all
 from topline.solvers.losses.base import NO_MARGINS
-from topline.solvers.projections import (
-    ColumnProblem,
-    binary,
-    column_workspace,
-    entropic,
-    isotonic,
-    weighted_topk,
-)
+from topline.solvers.projections import ColumnProblem, column_workspace, entropic, isotonic
 
 M, DRAWS = 60, 80
 
@@ -36,7 +29,7 @@ def plain(function: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give what is borrowed as it is: the intrinsic is for compiled functions alone."""
-    for module in (binary, entropic, isotonic, weighted_topk):
+    for module in (one_vs_all, entropic, isotonic):
         monkeypatch.setattr(module, "borrowed", lambda problem: problem)
 
 
@@ -84,7 +77,7 @@ def _rho(random):
 
 
 def _wtopk(b, c, random):
-    return plain(weighted_topk._one_curvature)(_problem(b, c, c, _rho(random)))
+    return plain(isotonic._one_curvature)(_problem(b, c, c, _rho(random)))
 
 
 def _scaled(b, c, random):
@@ -93,7 +86,7 @@ def _scaled(b, c, random):
 
 
 def _two(b, c, random):
-    return plain(weighted_topk._two_curvatures)(_problem(b, c, 0.3 * c, _rho(random)))
+    return plain(isotonic._two_curvatures)(_problem(b, c, 0.3 * c, _rho(random)))
 
 
 def _usunier(b, c, random):
@@ -113,18 +106,18 @@ def _entropic_single(b, c, random):
 
 
 def _logistic(b, c, random):
-    return plain(binary.logistic_weight)(float(b[1]), c)
+    return plain(one_vs_all.logistic_weight)(float(b[1]), c)
 
 
 #: What is counted where, and the mean and the most over the draws: a twentieth above what they are, for
 #: rounding differs from machine to machine.
 COUNTED = {
-    "weighted top-k": (weighted_topk, "next_scale", _wtopk, 1.75, 7),
+    "weighted top-k": (isotonic, "next_scale", _wtopk, 1.75, 7),
     "scaled permutahedron": (isotonic, "next_scale", _scaled, 1.56, 3),
-    "two curvatures": (weighted_topk, "next_scale", _two, 1.51, 8),
+    "two curvatures": (isotonic, "next_scale", _two, 1.51, 8),
     "entropy": (entropic, "entropic_step", _entropic, 4.75, 6),
     "entropy in float32": (entropic, "entropic_step", _entropic_single, 3.75, 5),
-    "logistic": (binary, "_sigmoid", _logistic, 5.17, 7),
+    "logistic": (one_vs_all, "_sigmoid", _logistic, 5.17, 7),
 }
 
 
@@ -139,9 +132,9 @@ def test_searches_end_after_few_evaluations(name, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("module", "solve", "most"),
     [
-        (weighted_topk, _wtopk, 8.7),
+        (isotonic, _wtopk, 8.7),
         (isotonic, _scaled, 6.6),
-        (weighted_topk, _two, 13.3),
+        (isotonic, _two, 13.3),
         (isotonic, _usunier, 7.4),
     ],
     ids=lambda value: getattr(value, "__name__", "").split(".")[-1],
