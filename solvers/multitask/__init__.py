@@ -12,12 +12,7 @@ methods for regularized loss minimization", 2013.
 from __future__ import annotations
 
 from topline.solvers.multitask.strategies import (
-    Alternation,
-    MultitaskResult,
-    Shared,
     SharedProblem,
-    TaskDuals,
-    TraceNormBounds,
     ascend,
     solve_multi,
     solve_single,

@@ -7,15 +7,8 @@ float64 by one interior point method (`interior_point`).
 
 from __future__ import annotations
 
-from topline.solvers.privileged.machines import (
-    SVMPlusResult,
-    WeightedSVMResult,
-    solve_svm_plus,
-    solve_weighted_svm,
-)
+from topline.solvers.privileged.machines import solve_svm_plus, solve_weighted_svm
 from topline.solvers.privileged.weight_learning import (
-    LearnedWeights,
-    MarginLoss,
     TwiceSmoothHinge,
     hypergradient,
     learn_weights,
