@@ -174,21 +174,17 @@ class AverageTopKClassifier(AverageTopModel, ScoringClassifier, BaseEstimator): 
         "hinge" or "logistic" (in bits, log2(1 + exp(-y z)), so that both are 1 at z = 0).  With more than two
         classes these are max_hinge and softmax (in nats); then, and with two classes as well, any convex loss
         of topline may be given by name or value, such as ``TopKHinge(5)``.
-    k : float, default=0.5
-        Number of losses to average (lowered to n) or, below 1, their fraction of the examples.  None
-        averages all; 1.0 is refused as ambiguous.
-    C : float, default=100.0
-        Weight of the losses against the regulariser.  LinearSVC with C = c and TopKClassifier are this with
-        k = None and C = n c; the paper's eq. 3 at C_3 is this at C = C_3 k/n.
+    k : number of losses to average (lowered to n) or, below 1, their fraction of the examples.  None averages
+        all; 1.0 is refused as ambiguous.
+    C : weight of the losses against the regulariser.  LinearSVC with C = c and TopKClassifier are this with k
+        = None and C = n c; the paper's eq. 3 at C_3 is this at C = C_3 k/n.
     method : "auto", "interior_point" or "bundle", default="auto"
         How "hinge" and "logistic" with two classes are solved: exactly, where n d min(n, d) multiplications
         are cheap, or by cuts.  Everything else takes `solve` with fw_fully_corrective.
-    tol : float, default=1e-4
-        Relative duality gap to reach.
-    max_iterations : int, default=1000
-        Budget of rounds; a ConvergenceWarning says if it ran out.
-    fit_intercept : bool, default=True
-        Learn a bias, as the regularised weight of an appended feature that is always 1, as in the paper.
+    tol : relative duality gap to reach
+    max_iterations : budget of rounds; a ConvergenceWarning says if it ran out
+    fit_intercept : learn a bias, as the regularised weight of an appended feature that is always 1, as in the
+        paper
     kernel, gamma, degree, coef0 : as in TopKClassifier.
         With the hinge and two classes, this is the AT_k-SVM.
 
@@ -244,11 +240,9 @@ class AverageTopKRegressor(AverageTopModel, RegressorMixin, BaseEstimator):  # t
     ----------
     loss : "square", "absolute" or an IndividualLoss, default="square"
         (z - y)^2 or |z - y|.
-    k : float, default=0.5
-        Number of losses to average (lowered to n) or, below 1, their fraction of the examples.  None
-        averages all; 1.0 is refused as ambiguous.
-    C : float, default=100.0
-        Weight of the losses against the regulariser.  Ridge with alpha is this with k = None, the square loss
+    k : number of losses to average (lowered to n) or, below 1, their fraction of the examples.  None averages
+        all; 1.0 is refused as ambiguous.
+    C : weight of the losses against the regulariser.  Ridge with alpha is this with k = None, the square loss
         and C = n / (2 alpha).
     method, tol, max_iterations, fit_intercept : as in AverageTopKClassifier.
         The bias is regularised: centre targets whose mean is far from 0.

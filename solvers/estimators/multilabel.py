@@ -151,27 +151,20 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         "multilabel_hinge", max(0, 1 + max_{j not in Y} s_j - min_{y in Y} s_y); "multilabel_softmax", the
         cross entropy with all labels of Y equally likely, which needs at least one label per row; or binary
         relevance, "one_vs_all_hinge" and "one_vs_all_logistic"; or one of these as a value.
-    C : float, default=1.0
-        Weight of the losses against the regulariser.
-    smoothing : float, default=None
-        Gamma of a hinge's Moreau envelope, 0 for the hinge itself; None for 1 with a hinge.
+    C : weight of the losses against the regulariser
+    smoothing : gamma of a hinge's Moreau envelope, 0 for the hinge itself; None for 1 with a hinge
     method : str, default="auto"
         As for `solve`: "auto" chooses by the problem, and `method_` holds the choice.
-    tol : float, default=1e-3
-        Relative duality gap to reach.
-    max_passes : int, default=1000
-        Budget of passes over the examples; a ConvergenceWarning says if it ran out.
-    fit_intercept : bool, default=True
-        Learn a bias, as the regularised weight of an appended feature that is always 1.
+    tol : relative duality gap to reach
+    max_passes : budget of passes over the examples; a ConvergenceWarning says if it ran out
+    fit_intercept : learn a bias, as the regularised weight of an appended feature that is always 1
     threshold : float or str, default="f1_micro"
         Labels with higher scores are predicted.  A number; or the metric for which it is chosen: "f1_micro",
         "f1_macro", "f1_instance", "accuracy", "subset_accuracy" or "hamming_loss"; or "cardinality", as many
         labels per row on average as in training; or "top_k", the k highest of every row instead.
-    cv : int or None, default=3
-        Folds for choosing the threshold on held-out scores, at the cost of one training each.  None chooses
+    cv : folds for choosing the threshold on held-out scores, at the cost of one training each.  None chooses
         it on the training rows themselves.  Rows of weight 0 are ignored.
-    k : int, default=None
-        Labels of "top_k" and `predict_top_k`; None for the mean number of labels of a row, rounded.
+    k : labels of "top_k" and `predict_top_k`; None for the mean number of labels of a row, rounded
     kernel, gamma, degree, coef0 : default=None
         As in TopKClassifier: None for a linear classifier, or "linear", "rbf", "polynomial", "chi2",
         "precomputed" or a Kernel.

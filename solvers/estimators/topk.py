@@ -368,34 +368,28 @@ class TopKClassifier(TopKModel):
         "weighted_usunier_hinge", "structured_hinge", "topk_others_hinge", "topk_entropy", "one_vs_all_hinge",
         "one_vs_all_logistic", "truncated_topk_entropy" (with lbfgs only, and without a certificate), or one
         of the losses of this package as a value, such as ``TopKHinge(5)``.
-    k : int, default=None
-        Number of guesses: k of losses that have one (and of rank weights given by name), and the default of
+    k : number of guesses: k of losses that have one (and of rank weights given by name), and the default of
         `predict_top_k` and `top_k_score`; at most the number of classes.  None is 5 or, with fewer than ten
         classes, half of them for a loss and at most all for guesses; a UserWarning says what a loss of more
         than half of them trades away.  `k_` holds the k used.
-    C : float, default=1.0
-        Weight of the losses against the regulariser, as in LogisticRegression and LinearSVC; with two
-        classes (a weight vector each) softmax at C is LogisticRegression at 2 C.
-    smoothing : float, default=0.0
-        Gamma of the loss's envelope; 0 trains on the loss itself.
+    C : weight of the losses against the regulariser, as in LogisticRegression and LinearSVC; with two classes
+        (a weight vector each) softmax at C is LogisticRegression at 2 C
+    smoothing : gamma of the loss's envelope; 0 trains on the loss itself
     smoothing_kind : "moreau" or "others", default="moreau"
         What is smoothed: all scores, or those of the other classes only.
     method : str, default="auto"
         As for `solve`: "auto" chooses by the problem, and `method_` holds the choice.
-    tol : float, default=1e-3
-        Relative duality gap to reach; without a dual, norm of the gradient relative to that at zero.
-    max_passes : int, default=1000
-        Budget of passes over the examples; a ConvergenceWarning says if it ran out.
-    fit_intercept : bool, default=True
-        Learn a bias, as the regularised weight of an appended feature that is always 1; so scale or centre
-        features whose mean is far from 0.
+    tol : relative duality gap to reach; without a dual, norm of the gradient relative to that at zero
+    max_passes : budget of passes over the examples; a ConvergenceWarning says if it ran out
+    fit_intercept : learn a bias, as the regularised weight of an appended feature that is always 1; so scale
+        or centre features whose mean is far from 0
     weights : str or sequence of floats, default=None
         Rank weights of the weighted losses: numbers, or "flat", "linear", "exponential" (of length k).
     margins : array-like (m, m), default=None
         Margins of "structured_hinge", rows (true class) and columns in the order of `classes_`.
-    warm_start : bool, default=False
-        Start from the dual variables of the last fit if labels, weights and loss are the same, as along a
-        path of C.  Keeps an (n, m) array, and needs the method "auto", "dual_ascent", "sdca" or "newton".
+    warm_start : start from the dual variables of the last fit if labels, weights and loss are the same, as
+        along a path of C.  Keeps an (n, m) array, and needs the method "auto", "dual_ascent", "sdca" or
+        "newton".
     class_weight : dict or "balanced", default=None
         Weight of each class (1 if missing in a dict), times `sample_weight`; "balanced" gives every class
         the same total.
@@ -412,8 +406,7 @@ class TopKClassifier(TopKModel):
     random_state : int, RandomState or None, default=0
         An int is `seed` of `solve`, the order in which dual_ascent visits the examples; every seed ends
         within the same tolerance.
-    verbose : bool, default=False
-        Print progress, a line whenever the gap has halved.
+    verbose : print progress, a line whenever the gap has halved
     callbacks : sequence of functions, default=()
         Called after each round with (IterationRecord, SolverState), as in `solve`; one that returns
         False ends the training.

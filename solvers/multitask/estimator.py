@@ -64,34 +64,26 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
     ----------
     strategy : "multi", "single" or "stacked", default="multi"
         The kind of training.
-    C : float, default=1.0
-        Weight of the losses in the support vector machines, as in SVC; in the first layer for "stacked", and
-        for the start of "multi".
+    C : weight of the losses in the support vector machines, as in SVC; in the first layer for "stacked", and
+        for the start of "multi"
     C_tasks, C_shared : float, default=None
         Weights of the losses against the predictors ("multi" and "stacked") and the representation ("multi");
         None for C.
-    smoothing : float, default=0.0
-        Gamma of the smooth hinge, 0 for the hinge.  At 0.5 or so "multi" is faster and its gap much narrower,
-        since its turns can get stuck at kinks of the hinge.
+    smoothing : gamma of the smooth hinge, 0 for the hinge.  At 0.5 or so "multi" is faster and its gap much
+        narrower, since its turns can get stuck at kinks of the hinge.
     kernel : str or Kernel, default="linear"
         "linear", "rbf", "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X
         is K(train, train) in `fit` and K(new, train) afterwards.  The kernel matrix must fit in memory.
     gamma, degree, coef0 : as in TopKClassifier.
         Parameters of a kernel given by name.
-    fit_intercept : bool, default=True
-        Add 1 to the kernel, which gives a bias that is regularised like every other weight.
-    tol : float, default=1e-3
-        Relative duality gap of every convex subproblem.
-    max_passes : int, default=1000
-        Budget of passes over the examples for each of them.
-    max_alternations : int, default=None
-        Largest number of turns of "multi"; None for 50.
-    change_tol : float, default=None
-        Change of the dual variables (root of the mean square, each between 0 and 1) at which the turns of
-        "multi" end; None for 1e-3.
-    certify : bool, default=None
-        Whether "multi" also solves the convex relaxation of its objective, in up to `max_passes` more passes,
-        which makes `dual_` as high as possible; None for False.
+    fit_intercept : add 1 to the kernel, which gives a bias that is regularised like every other weight
+    tol : relative duality gap of every convex subproblem
+    max_passes : budget of passes over the examples for each of them
+    max_alternations : largest number of turns of "multi"; None for 50
+    change_tol : change of the dual variables (root of the mean square, each between 0 and 1) at which the
+        turns of "multi" end; None for 1e-3
+    certify : whether "multi" also solves the convex relaxation of its objective, in up to `max_passes` more
+        passes, which makes `dual_` as high as possible; None for False
     random_state : int, RandomState or None, default=0
         Seed of the order of visits.
 

@@ -80,17 +80,14 @@ class WeightedSVC(BinaryKernelClassifier):
 
     Parameters
     ----------
-    C : float, default=1.0
-        Weight of the losses against the regulariser.
+    C : weight of the losses against the regulariser
     kernel : str or Kernel, default="rbf"
         "linear", "rbf", "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X
         is K(train, train) in `fit` and K(new, train) afterwards.
     gamma, degree, coef0 : default=None
         Parameters of a kernel given by name, as in `TopKClassifier`.
-    tol : float, default=1e-6
-        Relative duality gap to reach; a ConvergenceWarning says if it was not.
-    max_iter : int, default=100
-        Rounds of the interior point method; ten to thirty are usual.
+    tol : relative duality gap to reach; a ConvergenceWarning says if it was not
+    max_iter : rounds of the interior point method; ten to thirty are usual
     class_weight : dict or "balanced", default=None
         Weight of each class, times `sample_weight`.
 
@@ -148,10 +145,9 @@ class SVMPlusClassifier(BinaryKernelClassifier):
 
     Parameters
     ----------
-    C : float, default=1.0
-        Weight of the slacks against the regularisers.
-    privileged_penalty : float, default=1.0
-        Gamma of the papers: weight of the regulariser of the function of the privileged features.
+    C : weight of the slacks against the regularisers
+    privileged_penalty : gamma of the papers: weight of the regulariser of the function of the privileged
+        features
     kernel, gamma, degree, coef0 : of the features, as in `WeightedSVC`.
     privileged_kernel : str or Kernel, default="rbf"
         Kernel of the privileged features; "precomputed" if X_privileged is its matrix.
@@ -231,15 +227,11 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
 
     Parameters
     ----------
-    C : float, default=1.0
-        Initial value of all weights.
-    delta : float, default=0.1
-        Smoothness of the loss; it tends to the hinge as delta tends to 0.
-    validation_fraction : float, default=2/3
-        Fraction of each class that `fit` sets aside if given no validation examples.
+    C : initial value of all weights
+    delta : smoothness of the loss; it tends to the hinge as delta tends to 0
+    validation_fraction : fraction of each class that `fit` sets aside if given no validation examples
     kernel, gamma, degree, coef0 : as in `WeightedSVC`.
-    max_iter : int, default=100
-        Steps of L-BFGS-B; early stopping regularises the weights.
+    max_iter : steps of L-BFGS-B; early stopping regularises the weights
     random_state : int, RandomState or None, default=0
         Seed of the split.
 
