@@ -170,17 +170,16 @@ class AverageTopKClassifier(AverageTopModel, ScoringClassifier, BaseEstimator): 
 
     Parameters
     ----------
-    loss : str or Loss, default="hinge"
-        "hinge" or "logistic" (in bits, log2(1 + exp(-y z)), so that both are 1 at z = 0).  With more than two
-        classes these are max_hinge and softmax (in nats); then, and with two classes as well, any convex loss
-        of topline may be given by name or value, such as ``TopKHinge(5)``.
+    loss : "hinge" or "logistic" (in bits, log2(1 + exp(-y z)), so that both are 1 at z = 0).  With more than
+        two classes these are max_hinge and softmax (in nats); then, and with two classes as well, any convex
+        loss of topline may be given by name or value, such as ``TopKHinge(5)``.
     k : number of losses to average (lowered to n) or, below 1, their fraction of the examples.  None averages
         all; 1.0 is refused as ambiguous.
     C : weight of the losses against the regulariser.  LinearSVC with C = c and TopKClassifier are this with k
         = None and C = n c; the paper's eq. 3 at C_3 is this at C = C_3 k/n.
-    method : "auto", "interior_point" or "bundle", default="auto"
-        How "hinge" and "logistic" with two classes are solved: exactly, where n d min(n, d) multiplications
-        are cheap, or by cuts.  Everything else takes `solve` with fw_fully_corrective.
+    method : "auto", "interior_point" or "bundle"; how "hinge" and "logistic" with two classes are solved:
+        exactly, where n d min(n, d) multiplications are cheap, or by cuts.  Everything else takes `solve`
+        with fw_fully_corrective.
     tol : relative duality gap to reach
     max_iterations : budget of rounds; a ConvergenceWarning says if it ran out
     fit_intercept : learn a bias, as the regularised weight of an appended feature that is always 1, as in the
@@ -238,8 +237,7 @@ class AverageTopKRegressor(AverageTopModel, RegressorMixin, BaseEstimator):  # t
 
     Parameters
     ----------
-    loss : "square", "absolute" or an IndividualLoss, default="square"
-        (z - y)^2 or |z - y|.
+    loss : "square", "absolute" or an IndividualLoss; (z - y)^2 or |z - y|
     k : number of losses to average (lowered to n) or, below 1, their fraction of the examples.  None averages
         all; 1.0 is refused as ambiguous.
     C : weight of the losses against the regulariser.  Ridge with alpha is this with k = None, the square loss

@@ -147,31 +147,26 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
 
     Parameters
     ----------
-    loss : str or Loss, default="multilabel_hinge"
-        "multilabel_hinge", max(0, 1 + max_{j not in Y} s_j - min_{y in Y} s_y); "multilabel_softmax", the
+    loss : "multilabel_hinge", max(0, 1 + max_{j not in Y} s_j - min_{y in Y} s_y); "multilabel_softmax", the
         cross entropy with all labels of Y equally likely, which needs at least one label per row; or binary
-        relevance, "one_vs_all_hinge" and "one_vs_all_logistic"; or one of these as a value.
+        relevance, "one_vs_all_hinge" and "one_vs_all_logistic"; or one of these as a value
     C : weight of the losses against the regulariser
     smoothing : gamma of a hinge's Moreau envelope, 0 for the hinge itself; None for 1 with a hinge
-    method : str, default="auto"
-        As for `solve`: "auto" chooses by the problem, and `method_` holds the choice.
+    method : as for `solve`: "auto" chooses by the problem, and `method_` holds the choice
     tol : relative duality gap to reach
     max_passes : budget of passes over the examples; a ConvergenceWarning says if it ran out
     fit_intercept : learn a bias, as the regularised weight of an appended feature that is always 1
-    threshold : float or str, default="f1_micro"
-        Labels with higher scores are predicted.  A number; or the metric for which it is chosen: "f1_micro",
-        "f1_macro", "f1_instance", "accuracy", "subset_accuracy" or "hamming_loss"; or "cardinality", as many
-        labels per row on average as in training; or "top_k", the k highest of every row instead.
+    threshold : labels with higher scores are predicted.  A number; or the metric for which it is chosen:
+        "f1_micro", "f1_macro", "f1_instance", "accuracy", "subset_accuracy" or "hamming_loss"; or
+        "cardinality", as many labels per row on average as in training; or "top_k", the k highest of every
+        row instead.
     cv : folds for choosing the threshold on held-out scores, at the cost of one training each.  None chooses
         it on the training rows themselves.  Rows of weight 0 are ignored.
     k : labels of "top_k" and `predict_top_k`; None for the mean number of labels of a row, rounded
-    kernel, gamma, degree, coef0 : default=None
-        As in TopKClassifier: None for a linear classifier, or "linear", "rbf", "polynomial", "chi2",
-        "precomputed" or a Kernel.
-    random_state : int, RandomState or None, default=0
-        Seed of the order in which examples are visited, and of the folds.
-    verbose, callbacks : default=False and ()
-        As in TopKClassifier, in each of the trainings.
+    kernel, gamma, degree, coef0 : as in TopKClassifier: None for a linear classifier, or "linear", "rbf",
+        "polynomial", "chi2", "precomputed" or a Kernel
+    random_state : int, RandomState or None; seed of the order in which examples are visited, and of the folds
+    verbose, callbacks : as in TopKClassifier, in each of the trainings
 
     Attributes
     ----------

@@ -37,11 +37,10 @@ class RegularisationPath(BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    estimator : TopKClassifier, default=None
-        Template of the fits, except for C and warm_start; None is ``TopKClassifier()``.  Its method must be
-        "auto", "dual_ascent", "sdca" or "lbfgs".
-    Cs : int or sequence of floats, default=6
-        The values of C; a number is that many from 1e-3 to 1e2, evenly spread on a logarithmic scale.
+    estimator : template of the fits, except for C and warm_start; None is ``TopKClassifier()``.  Its method
+        must be "auto", "dual_ascent", "sdca" or "lbfgs".
+    Cs : int or sequence of floats; the values of C; a number is that many from 1e-3 to 1e2, evenly spread on
+        a logarithmic scale
 
     Attributes
     ----------
@@ -134,21 +133,18 @@ class TopKClassifierCV(TopKModel):
 
     Parameters
     ----------
-    Cs : int or sequence of floats, default=6
-        The values of C; a number is that many from 1e-3 to 1e2, evenly spread on a logarithmic scale.  With
-        ``loss="auto"`` a number leaves them to the search, which starts from 1 and the size of the rows.
+    Cs : int or sequence of floats; the values of C; a number is that many from 1e-3 to 1e2, evenly spread on
+        a logarithmic scale.  With ``loss="auto"`` a number leaves them to the search, which starts from 1 and
+        the size of the rows.
     loss : "auto", or as for `TopKClassifier`.
     k, smoothing, tol, smoothing_kind, max_passes, fit_intercept, weights, margins, class_weight,
     kernel, gamma, degree, coef0, random_state, verbose, callbacks : as for `TopKClassifier`.
-    method : str, default="auto"
-        "auto", "lbfgs", or one with warm starts: "dual_ascent", "sdca" or "newton".
-    cv : int, splitter or iterable, default=5
-        As in scikit-learn: stratified folds (of whole groups where there are groups), an object with `split`,
-        or pairs of arrays of row indices.
-    scoring : str or callable, default=None
-        Score of a fold: None is accuracy, "top_k" the share of rows whose label is among `k_`
-        guesses, "macro" the mean accuracy over classes, else a name or a scorer of scikit-learn, which
-        ``loss="auto"`` does not take.
+    method : "auto", "lbfgs", or one with warm starts: "dual_ascent", "sdca" or "newton"
+    cv : int, splitter or iterable; as in scikit-learn: stratified folds (of whole groups where there are
+        groups), an object with `split`, or pairs of arrays of row indices
+    scoring : str or callable; score of a fold: None is accuracy, "top_k" the share of rows whose label is
+        among `k_` guesses, "macro" the mean accuracy over classes, else a name or a scorer of scikit-learn,
+        which ``loss="auto"`` does not take
 
     Attributes
     ----------

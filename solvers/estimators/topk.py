@@ -363,11 +363,10 @@ class TopKClassifier(TopKModel):
 
     Parameters
     ----------
-    loss : str or Loss, default="softmax"
-        "softmax", "max_hinge", "topk_hinge", "usunier_hinge", "weighted_topk_hinge",
+    loss : "softmax", "max_hinge", "topk_hinge", "usunier_hinge", "weighted_topk_hinge",
         "weighted_usunier_hinge", "structured_hinge", "topk_others_hinge", "topk_entropy", "one_vs_all_hinge",
         "one_vs_all_logistic", "truncated_topk_entropy" (with lbfgs only, and without a certificate), or one
-        of the losses of this package as a value, such as ``TopKHinge(5)``.
+        of the losses of this package as a value, such as ``TopKHinge(5)``
     k : number of guesses: k of losses that have one (and of rank weights given by name), and the default of
         `predict_top_k` and `top_k_score`; at most the number of classes.  None is 5 or, with fewer than ten
         classes, half of them for a loss and at most all for guesses; a UserWarning says what a loss of more
@@ -375,41 +374,33 @@ class TopKClassifier(TopKModel):
     C : weight of the losses against the regulariser, as in LogisticRegression and LinearSVC; with two classes
         (a weight vector each) softmax at C is LogisticRegression at 2 C
     smoothing : gamma of the loss's envelope; 0 trains on the loss itself
-    smoothing_kind : "moreau" or "others", default="moreau"
-        What is smoothed: all scores, or those of the other classes only.
-    method : str, default="auto"
-        As for `solve`: "auto" chooses by the problem, and `method_` holds the choice.
+    smoothing_kind : "moreau" or "others"; what is smoothed: all scores, or those of the other classes only
+    method : as for `solve`: "auto" chooses by the problem, and `method_` holds the choice
     tol : relative duality gap to reach; without a dual, norm of the gradient relative to that at zero
     max_passes : budget of passes over the examples; a ConvergenceWarning says if it ran out
     fit_intercept : learn a bias, as the regularised weight of an appended feature that is always 1; so scale
         or centre features whose mean is far from 0
-    weights : str or sequence of floats, default=None
-        Rank weights of the weighted losses: numbers, or "flat", "linear", "exponential" (of length k).
-    margins : array-like (m, m), default=None
-        Margins of "structured_hinge", rows (true class) and columns in the order of `classes_`.
+    weights : str or sequence of floats; rank weights of the weighted losses: numbers, or "flat", "linear",
+        "exponential" (of length k)
+    margins : array-like (m, m); margins of "structured_hinge", rows (true class) and columns in the order of
+        `classes_`
     warm_start : start from the dual variables of the last fit if labels, weights and loss are the same, as
         along a path of C.  Keeps an (n, m) array, and needs the method "auto", "dual_ascent", "sdca" or
         "newton".
-    class_weight : dict or "balanced", default=None
-        Weight of each class (1 if missing in a dict), times `sample_weight`; "balanced" gives every class
-        the same total.
-    kernel : str or Kernel, default=None
-        None for a linear classifier of the features; "linear" (the same through inner products), "rbf",
+    class_weight : dict or "balanced"; weight of each class (1 if missing in a dict), times `sample_weight`;
+        "balanced" gives every class the same total
+    kernel : None for a linear classifier of the features; "linear" (the same through inner products), "rbf",
         "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X is K(train, train)
         in `fit` and K(new, train) afterwards.  The kernel matrix must fit in memory; for more rows use
         sklearn.kernel_approximation in a pipeline.
-    gamma : float, "scale" or "auto", default=None
-        For a kernel given by name, as in SVC: "scale" (the default) is 1 / (d var X) and "auto" 1/d.  chi2
-        takes a number, 1 by default.
-    degree, coef0 : int and float, default=None
-        For the kernel "polynomial": 3 and 0 by default.
-    random_state : int, RandomState or None, default=0
-        An int is `seed` of `solve`, the order in which dual_ascent visits the examples; every seed ends
-        within the same tolerance.
+    gamma : float, "scale" or "auto"; for a kernel given by name, as in SVC: "scale" (the default) is 1 / (d
+        var X) and "auto" 1/d.  chi2 takes a number, 1 by default
+    degree, coef0 : int and float; for the kernel "polynomial": 3 and 0 by default
+    random_state : int, RandomState or None; an int is `seed` of `solve`, the order in which dual_ascent
+        visits the examples; every seed ends within the same tolerance
     verbose : print progress, a line whenever the gap has halved
-    callbacks : sequence of functions, default=()
-        Called after each round with (IterationRecord, SolverState), as in `solve`; one that returns
-        False ends the training.
+    callbacks : sequence of functions; called after each round with (IterationRecord, SolverState), as in
+        `solve`; one that returns False ends the training
 
     Attributes
     ----------

@@ -62,18 +62,16 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
 
     Parameters
     ----------
-    strategy : "multi", "single" or "stacked", default="multi"
-        The kind of training.
+    strategy : "multi", "single" or "stacked"; the kind of training
     C : weight of the losses in the support vector machines, as in SVC; in the first layer for "stacked", and
         for the start of "multi"
-    C_tasks, C_shared : float, default=None
-        Weights of the losses against the predictors ("multi" and "stacked") and the representation ("multi");
-        None for C.
+    C_tasks, C_shared : float; weights of the losses against the predictors ("multi" and "stacked") and the
+        representation ("multi"); None for C
     smoothing : gamma of the smooth hinge, 0 for the hinge.  At 0.5 or so "multi" is faster and its gap much
         narrower, since its turns can get stuck at kinks of the hinge.
-    kernel : str or Kernel, default="linear"
-        "linear", "rbf", "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X
-        is K(train, train) in `fit` and K(new, train) afterwards.  The kernel matrix must fit in memory.
+    kernel : "linear", "rbf", "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed",
+        where X is K(train, train) in `fit` and K(new, train) afterwards.  The kernel matrix must fit in
+        memory.
     gamma, degree, coef0 : as in TopKClassifier.
         Parameters of a kernel given by name.
     fit_intercept : add 1 to the kernel, which gives a bias that is regularised like every other weight
@@ -84,8 +82,7 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
         turns of "multi" end; None for 1e-3
     certify : whether "multi" also solves the convex relaxation of its objective, in up to `max_passes` more
         passes, which makes `dual_` as high as possible; None for False
-    random_state : int, RandomState or None, default=0
-        Seed of the order of visits.
+    random_state : int, RandomState or None; seed of the order of visits
 
     Attributes
     ----------

@@ -81,15 +81,12 @@ class WeightedSVC(BinaryKernelClassifier):
     Parameters
     ----------
     C : weight of the losses against the regulariser
-    kernel : str or Kernel, default="rbf"
-        "linear", "rbf", "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X
-        is K(train, train) in `fit` and K(new, train) afterwards.
-    gamma, degree, coef0 : default=None
-        Parameters of a kernel given by name, as in `TopKClassifier`.
+    kernel : "linear", "rbf", "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed",
+        where X is K(train, train) in `fit` and K(new, train) afterwards
+    gamma, degree, coef0 : parameters of a kernel given by name, as in `TopKClassifier`
     tol : relative duality gap to reach; a ConvergenceWarning says if it was not
     max_iter : rounds of the interior point method; ten to thirty are usual
-    class_weight : dict or "balanced", default=None
-        Weight of each class, times `sample_weight`.
+    class_weight : dict or "balanced"; weight of each class, times `sample_weight`
 
     Attributes
     ----------
@@ -149,10 +146,8 @@ class SVMPlusClassifier(BinaryKernelClassifier):
     privileged_penalty : gamma of the papers: weight of the regulariser of the function of the privileged
         features
     kernel, gamma, degree, coef0 : of the features, as in `WeightedSVC`.
-    privileged_kernel : str or Kernel, default="rbf"
-        Kernel of the privileged features; "precomputed" if X_privileged is its matrix.
-    privileged_gamma : float, "scale" or "auto", default=None
-        Parameter of a privileged kernel given by name.
+    privileged_kernel : kernel of the privileged features; "precomputed" if X_privileged is its matrix
+    privileged_gamma : float, "scale" or "auto"; parameter of a privileged kernel given by name
     tol, max_iter : as in `WeightedSVC`.
 
     Attributes
@@ -232,8 +227,7 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
     validation_fraction : fraction of each class that `fit` sets aside if given no validation examples
     kernel, gamma, degree, coef0 : as in `WeightedSVC`.
     max_iter : steps of L-BFGS-B; early stopping regularises the weights
-    random_state : int, RandomState or None, default=0
-        Seed of the split.
+    random_state : int, RandomState or None; seed of the split
 
     Attributes
     ----------
