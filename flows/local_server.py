@@ -134,7 +134,11 @@ def _ended_by_its_last_user(home: Path, clock: Clock) -> Iterator[None]:
         yield
     finally:
         if _is_locked_now(users):
-            _end_left(home)
+            # Whoever started it: a live server holds the other lock.
+            lock = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            if not _is_locked_now(lock):
+                end_session(int((home / _NUMBER).read_text(encoding="utf-8")))
+            os.close(lock)
         os.close(users)
 
 
@@ -252,16 +256,6 @@ def _answers(url: str, password: str) -> bool:
         answer = httpx.get(f"{url}/admin/version", auth=(user, word), timeout=5.0)
         return answer.status_code == httpx.codes.OK
     return False
-
-
-def _end_left(home: Path) -> None:
-    """End the live server of a home, whoever started it."""
-    lock = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        if not _is_locked_now(lock):
-            end_session(int((home / _NUMBER).read_text(encoding="utf-8")))
-    finally:
-        os.close(lock)
 
 
 def end_session(leader: int) -> None:

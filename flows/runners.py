@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None = None) -> Any:
     """Run the flow `name`, one of `topline.flows.launching.FLOWS`, and return the plain function's result.
 
-    `parameters` are the plain function's keyword arguments without `progress` and `client`, for instance
-    `{"config": TrainConfig(...), "cluster": ClusterConfig(...)}`.  The pipeline's exceptions are raised
-    unchanged; raises `FlowServerError` (a `PipelineError`) if Prefect's server does not answer.
+    `parameters` are its keyword arguments without `progress` and `client`.  The pipeline's exceptions are
+    raised unchanged; raises `FlowServerError` (a `PipelineError`) if Prefect's server does not answer.
     """
     # Serving a schedule requires Prefect.
     otherwise = "" if name == "serve" else ", or run without --flow"

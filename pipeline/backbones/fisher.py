@@ -158,17 +158,15 @@ _OF_ONE_IMAGE = 1000
 class Fisher(IntegerOptions):
     """Improved Fisher vectors of dense descriptors of gradients (DAISY) and colours, by scikit-image.
 
-    An image, resized to `size` x `size` pixels whatever its proportions, gives a descriptor of the pixels up
-    to `radius` away every `step` pixels; so do `scales` - 1 copies of it, each smaller by the square root of
-    2.  With colour = 0 they are of grey values alone.  They are projected to `components` principal
-    components and seen through `words` Gaussians, which makes words (2 components + 1) numbers of the whole
-    image and of each of `stripes` horizontal stripes.  Each of these vectors is square-rooted with its signs
-    kept, and divided by its length.
+    An image, resized to `size` x `size` pixels, gives a descriptor of the pixels up to `radius` away every
+    `step` pixels; so do `scales` - 1 copies, each smaller by the square root of 2.  With colour = 0 they are
+    of grey values alone.  Projected to `components` principal components and seen through `words` Gaussians
+    they make words (2 components + 1) numbers of the image and of each of `stripes` horizontal stripes,
+    square-rooted with signs and normalised.
 
-    Components and Gaussians are the vocabulary, fitted on the descriptors of `sample` images, which `seed`
-    decides; labels take no part.  It is in the specification, so it goes wherever the features do.
-    Source: J. Sanchez, F. Perronnin, T. Mensink, J. Verbeek, "Image classification with the Fisher vector",
-    2013; thesis, section 4.4.
+    Components and Gaussians are fitted on the descriptors of `sample` images of `seed`, and are part of the
+    specification.  Source: J.  Sanchez et al., "Image classification with the Fisher vector", 2013; thesis,
+    section 4.4.
     """
 
     name: ClassVar[str] = "fisher"

@@ -54,17 +54,10 @@ class _Name(NamedTuple):
 
 _MARK = object()
 _PLAIN = frozenset({"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE"})
-_CONSTANTS: Mapping[str, Callable[[], Any]] = MappingProxyType(
-    {
-        "NONE": lambda: None,
-        "NEWTRUE": lambda: True,
-        "NEWFALSE": lambda: False,
-        "EMPTY_DICT": dict,
-        "EMPTY_LIST": list,
-        "EMPTY_TUPLE": tuple,
-        "MARK": lambda: _MARK,
-    }
-)
+_CONSTANTS: Mapping[str, Callable[[], Any]] = {
+    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False, "MARK": lambda: _MARK,
+    "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple,
+}  # fmt: skip
 _TUPLES = MappingProxyType({"TUPLE": None, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3})
 
 

@@ -101,8 +101,7 @@ def add_command(
 ) -> None:
     """Add `handler(call, ...)` to `app` by its name, with its own flags and those of `sections`.
 
-    A flag sets its option in every section that has one of that name; `hidden` names get no flag.  `panel`
-    is the group under which the help of `app` lists the command; `flow` adds --flow.
+    A flag sets its option in every section that has it; `hidden` names get no flag, and `flow` adds --flow.
     """
     models = [SECTIONS[section] for section in sections]
     own = own_parameters(handler)
@@ -184,28 +183,16 @@ COMMON = (
 )  # fmt: skip
 COMMON_GROUP = "Common options"
 
-CONFIG = inspect.Parameter(
-    "config",
-    KEYWORD,
-    default=None,
-    annotation=Annotated[
-        Path | None, typer.Option(help="TOML file of options; flags win over it", rich_help_panel=GENERAL)
-    ],
-)
-JSON = inspect.Parameter(
-    "json",
-    KEYWORD,
-    default=False,
-    annotation=Annotated[
-        bool, typer.Option("--json", help="One JSON object on standard output", rich_help_panel=GENERAL)
-    ],
-)
-FLOW = inspect.Parameter(
-    "flow",
-    KEYWORD,
-    default=False,
-    annotation=Annotated[bool, typer.Option("--flow", help="Run as a Prefect flow", rich_help_panel=GENERAL)],
-)
+
+def _general(name: str, kind: Any, default: Any, text: str) -> inspect.Parameter:
+    """Return an option of every command of its kind."""
+    option = typer.Option(f"--{name}", help=text, rich_help_panel=GENERAL)
+    return inspect.Parameter(name, KEYWORD, default=default, annotation=Annotated[kind, option])
+
+
+CONFIG = _general("config", Path | None, None, "TOML file of options; flags win over it")
+JSON = _general("json", bool, False, "One JSON object on standard output")
+FLOW = _general("flow", bool, False, "Run as a Prefect flow")
 
 
 def flags(models: Iterable[type[BaseModel]], hidden: Collection[str]) -> list[inspect.Parameter]:

@@ -1,20 +1,7 @@
 """The dashboard's server: a few fixed paths, reading only, on this machine alone unless asked.
 
-    /                       runs and models
-    /api/parts              its parts, as HTML
-    /models/m0001           a model: figures, report, exports, lineage, and the others
-    /models/m0001/report    its report, as it lies in the store
-    /models/m0001/compare/m0002
-    /runs/r0001             a run, followed while it lives
-    /runs/r0001/compare/r0002
-    /api/runs/r0001         the same in numbers
-    /api/runs/r0001/parts   its parts, as HTML
-    /sweeps/s0001           a sweep, followed while it goes on
-    /api/sweeps/s0001/parts its parts, as HTML
-    /metrics                the store in numbers, as Prometheus reads them
-    /health                 whether the store can be read
-
-Any other path is 404, whatever the store holds.
+Pages have their changing parts as HTML below /api, and a run its numbers there.  Any other path is 404,
+whatever the store holds.
 """
 
 from __future__ import annotations

@@ -107,12 +107,10 @@ class Recorded:
 class Evaluation(Recorded):
     """Metrics of a model of one label per row on one split.
 
-    `topk` are the top-k accuracies by k, `metrics` the others by name, `intervals` those of shares, by name.
-    `majority_baseline` is the top-1 accuracy of always predicting `majority_class`, the largest in training.
-    `per_class` has the occurring classes in order, `confused` the most frequent pairs first.  `probabilities`
-    is None for a model without, `sets` empty without calibration rows.  `confusion` (m, m) counts rows by
-    true and predicted class, and is empty for very many classes.  `sizes` are accuracies by training rows,
-    ascending and ending with the model itself, or empty.
+    `topk` are by k, `metrics` and `intervals` by name.  `majority_baseline` is the top-1 accuracy of always
+    predicting `majority_class`.  `confused` has the most frequent pairs first; `confusion` (m, m) counts rows
+    by true and predicted class, and is empty for many classes.  `sizes` are accuracies by training rows,
+    ending with the model itself, or empty.
     """
 
     model: str

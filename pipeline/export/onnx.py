@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -103,18 +102,10 @@ def _bias(graph: OnnxGraph, step: Bias) -> None:  # noqa: ARG001 - has nothing f
     graph.last = graph.add("Concat", graph.last, ones, axis=1)
 
 
-OPERATORS: Mapping[str, Callable[[OnnxGraph, Any], None]] = MappingProxyType(
-    {
-        Standardize.name: _standardize,
-        PCA.name: _pca,
-        L2Normalize.name: _l2,
-        Power.name: _power,
-        Hellinger.name: _hellinger,
-        ChiSquared.name: _chi_squared,
-        Fourier.name: _fourier,
-        Bias.name: _bias,
-    }
-)
+OPERATORS: Mapping[str, Callable[[OnnxGraph, Any], None]] = {
+    Standardize.name: _standardize, PCA.name: _pca, L2Normalize.name: _l2, Power.name: _power,
+    Hellinger.name: _hellinger, ChiSquared.name: _chi_squared, Fourier.name: _fourier, Bias.name: _bias,
+}  # fmt: skip
 
 
 def _normalised(graph: OnnxGraph, preprocessing: Preprocessing, input_type: str) -> None:

@@ -132,10 +132,8 @@ TIED = 2e-5
 class ExportReport:
     """What was written, and how it compares with our own scores and predictions.
 
-    `largest_difference` is that of the scores of `rows_checked` random rows and `dataset_rows` rows of the
-    model's dataset (0 where that is gone).  Of a compressed model they are its own scores, and `compression`
-    says what it is worth.  The best `top_k` classes of the dataset's rows are the same; of
-    them `tied_rows` have some in another order, with scores that rounding cannot tell apart.
+    `largest_difference` is that of the scores of random rows and rows of the dataset, of a compressed model
+    its own.  The best `top_k` classes are the same, in `tied_rows` in another order by rounding.
     """
 
     model: str
@@ -165,15 +163,12 @@ def export_model(
 ) -> ExportReport:
     """Write the model at `model_url` to `path`, read it back, and keep it if it predicts as the model does.
 
-    npz and safetensors hold W (features after transforms, m), the transforms' arrays and a JSON record
-    with the class names; onnx is a graph from features, or from a picture, to scores, probabilities, the best
-    classes and sets of classes, as `options` ask; sklearn is a folder for `topline.load_estimator`.  With
-    `most_loss` a model with an RBF kernel is written on as few of its rows as lose no more than that share of
-    its objective.
+    `options` say what an ONNX graph takes and gives.  With `most_loss` a model with an RBF kernel is written
+    on as few of its rows as lose no more than that share of its objective.
 
-    Raises `ConfigError` for a format that is not offered or cannot hold the model, for options that it has no
-    use for, and where at `path` is a folder that is no earlier export, or a file that a folder would replace;
-    `PipelineError` where scores or best classes do not agree, and nothing is kept then.
+    Raises `ConfigError` for a format that is not offered or cannot hold the model, for unused options, and
+    for a `path` that holds anything but an earlier export; `PipelineError` if scores or best classes do not
+    agree.
     """
     form, options = export_format(format), options or ExportOptions()
     form.refuse_unused(options)

@@ -77,11 +77,11 @@ class ClassGain:
 
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
-    """Rows of a dataset by number, with the verdicts on their labels.
+    """Rows of a dataset by number, with the model's verdicts on their labels.
 
-    `standing` ranks them: the model's margin, or 1/2 less a suspicion that a second opinion shares, and then
-    `suggested` is its.  `margins` and `decided` are the model's.  A row without which its class has none has
-    suspicion 1/2 and standing 0: no other row speaks for its label or against it.
+    `standing` ranks them: the margin, or 1/2 less a suspicion that a second opinion shares, and then
+    `suggested` is its.  The only row of a class has suspicion 1/2 and standing 0: no other row speaks for or
+    against it.
     """
 
     rows: NDArray[np.int64]
@@ -185,13 +185,11 @@ CARRIERS = 5
 class Inspection:
     """The findings; `right`, `wrong` and `open` count training rows, `others` rows of other splits.
 
-    `second_opinion` says whether a softmax ranked the rows with the model; `disputed` counts rows with
-    a better class than their label in that ranking, `disputed_by_split` by split, and `disputed_though_right`
-    those that the model proves right.  `loo_error` bounds the model's leave-one-out error; `loo_estimate` is
-    that of `folds` held-out folds with its interval, or None.  `boundary` names each class's training rows
-    with the largest dual variables, `duplicates` nearly equal rows with different labels or splits,
-    `off_topic` rows that are like no class, the least similar first; the last two are None if there are too
-    many rows to compare.  `classes` would gain from more rows, the surest first.
+    `disputed` counts rows with a better class than their label, in the ranking with a `second_opinion` if
+    asked, and `disputed_though_right` those that the model proves right.  `loo_error` bounds the leave-one-
+    out error; `loo_estimate` is that of `folds` held-out folds, or None.  `boundary` names each class's rows
+    with the largest dual variables; `duplicates` and `off_topic` rows are None if there are too many to
+    compare.
     """
 
     model: str

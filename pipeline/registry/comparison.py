@@ -158,9 +158,8 @@ def measure(
     """Compare two models by all metrics, and by `metrics`, on the `split` rows of the challenger's dataset.
 
     Rows on which the champion was trained are excluded.  Classes are matched by name: one unknown to a model
-    is a miss.  With `common` and different classes, only rows of classes known to both count, including
-    renamed and merged ones, and only these classes compete.  `unmeasured` is the reason if the rows are gone
-    or the champion cannot take them.
+    is a miss.  With `common`, only rows of classes known to both count, including renamed and merged ones,
+    and only these compete.
     """
     check_split(split)
     challenger, champion = StoredModel.open(challenger_url), StoredModel.open(champion_url)

@@ -94,9 +94,8 @@ def promote(
 ) -> Standing:
     """Make a model the champion, whatever its accuracy; `promote_by_rule` weighs it first.
 
-    Raises `GuardError` for an uncertified model, or features or classes that do not fit the champion's,
-    unless forced with a reason; a damaged or missing file is always refused.  `standing` is the one under
-    which the evidence was measured, by default the newest.
+    Raises `GuardError` for an uncertified or unfitting model, unless forced with a reason; a damaged file is
+    always refused.  `standing` is the one under which the evidence was measured, by default the newest.
     """
     place = _Place.of(model_url)
     standing = read_standing(place.store) if standing is None else standing
@@ -126,9 +125,8 @@ def promote_by_rule(
 ) -> Weighing:
     """Weigh a challenger by the rule, promote it or keep the champion, and record why.
 
-    `images` counts those that changed since the version before, for the record.  A model that is champion, or
-    lost to this champion before, is not logged again.  Raises `ConflictError` if the standing changed
-    meanwhile; calling again repeats the weighing.
+    A champion, or a model that lost to this champion before, is not logged again.  Raises `ConflictError` if
+    the standing changed meanwhile; calling again repeats the weighing.
     """
     weighed = weigh(model_url, rule, split=split, progress=progress)
     place, standing, decision = _Place.of(model_url), weighed.standing, weighed.decision

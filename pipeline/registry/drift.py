@@ -108,10 +108,9 @@ Tiles = Callable[[], Iterable[Any]]
 class Drift:
     """What changed between the rows that two models were trained on, or any two sets of rows.
 
-    `features` is the mean PSI, `shifted` the share of features above 0.25 and `worst` the places of the
-    largest, the largest first; all None where the features cannot be compared.  `classes` is the total
-    variation distance of the class shares.  `domain` is the ROC area of a classifier that tells rows that are
-    new from those before, by halves of them that it was not fitted on: 0.5 where nothing tells them apart.
+    `features` is the mean PSI, `shifted` the share above 0.25 and `worst` the places of the largest, all None
+    for other features.  `classes` is the total variation distance of class shares, and `domain` the ROC area
+    of a classifier of new and earlier rows: 0.5 if nothing tells them apart.
     """
 
     classes: float

@@ -92,9 +92,8 @@ USED_SPLITS = ("train", "val", "test", "calibration")
 class ReportData:
     """Everything on the page; made from a store by `gather`, or by hand in tests.
 
-    `record` holds certificate, evaluation and configuration, `run` the training, `counts` the rows per split
-    and `training_counts` those of each class; `rejected` are unusable files, then duplicates, with reasons,
-    possibly fewer than `rejected_total` and `duplicates`.
+    `counts` are the rows per split, `training_counts` those of each class; `rejected` are unusable files,
+    then duplicates, with reasons, possibly fewer than `rejected_total` and `duplicates`.
     """
 
     record: ModelRecord

@@ -58,9 +58,8 @@ class SkippedCell:
 class SweepCell(SkippedCell):
     """A cell after its last round.
 
-    `mean` is the accuracy on the folds seen (over all, the cross-validated one) and `error` its standard
-    error over them; exact solutions have a mean between `low` and `high`.  Over the `folds` seen,
-    `relative_gap` is the largest (0 in older sweeps, which do not record it) and `passes` and `seconds` are
+    `mean` is the accuracy on the `folds` seen and `error` its standard error; exact solutions have a mean
+    between `low` and `high`.  `relative_gap` is the largest (0 in older sweeps), `passes` and `seconds` are
     sums; `rounds` counts the gaps reached on the first fold.  `state` is finished or pruned, `why` the
     reason.
     """

@@ -2,18 +2,15 @@
 
 A round solves every running cell to a smaller relative gap on every fold (`topline.pipeline.sweep.cells`),
 with each path of C as one task; then `topline.pipeline.sweep.race` decides which cells are finished and which
-can no longer win.  Answers are stored before they count, so that an interrupted sweep continues from the last
-one and makes the same decisions.
+can no longer win.  Answers are stored before they count, so that an interrupted sweep continues with the same
+decisions.
 
-A path's state stays in the process that solved it, this one or a Dask worker; a task names all rounds so far,
-so that any other process can repeat them with the same numbers, and one that has done the last round answers
-from memory.
+A path's state stays in the process that solved it; a task names all rounds so far, so that any other process
+can repeat them with the same numbers.
 
-If the rows do not fit into every process, a round advances the paths of all losses and folds along C
-together: the cells at one place on their paths are the heads of `topline.solvers.run.shared`, which request
-the rows at the same time.  A fold is a column of weights, 0 for held-out rows, so that there is one copy of
-the rows, in memory if they fit, otherwise read again, on threads of this process or on workers with a share
-each.
+If the rows do not fit into every process, the cells at one place on their paths are the heads of
+`topline.solvers.run.shared`, which request the rows at the same time.  A fold is a column of weights, 0 for
+held-out rows, so that there is one copy of the rows, in memory if they fit, otherwise read again.
 """
 
 from __future__ import annotations

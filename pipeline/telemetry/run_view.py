@@ -39,9 +39,8 @@ _SHARED: Final = ("seconds_products", "seconds_kernels")
 class RunTable:
     """Collects rounds and keeps at most about `most` rows.
 
-    Beyond twice as many, rounds are cut into stretches of equal length, a power of two; each keeps the rounds
-    with the lowest or highest value of a level, besides the very first and last.  Sums of a dropped round are
-    added to the next kept one.
+    Beyond twice as many, rounds are cut into stretches; each keeps the rounds with the lowest or highest
+    value of a level.  Sums of a dropped round are added to the next kept one.
     """
 
     def __init__(self, most: int = 2048) -> None:
@@ -487,9 +486,9 @@ class Forecast:
 def time_left(rounds: ArrayLike, seconds: ArrayLike, gaps: ArrayLike, tol: float) -> TimeLeft | None:
     """Estimate from the gaps after ascending rounds, and the seconds at their ends.
 
-    The smallest gap so far is assumed to fall by a constant factor per round or as a power of the rounds,
-    whichever fits the last half better; the last quarter is used too.  Returns None for an insignificant
-    decline, one far from the tolerance, or an end uncertain by more than a factor of ten.
+    The smallest gap is assumed to fall by a constant factor per round or as a power of the rounds, whichever
+    fits better.  Returns None for an insignificant decline, one far from the tolerance, or too uncertain an
+    end.
     """
     t, clock = np.asarray(rounds, np.float64), np.asarray(seconds, np.float64)
     best = np.minimum.accumulate(np.asarray(gaps, np.float64))

@@ -141,11 +141,10 @@ def train(
     """Train, publish and certify one model.
 
     `cluster` says where it runs (default: one worker per core); an open `client` takes precedence.  A flow
-    replaces the steps `fit` and `certify` by tasks around them.
-    Raises `InterruptedRunError` after Ctrl-C or SIGTERM, once a checkpoint is stored; its message holds the
-    command that resumes the run.  Raises `NotStoredError` with the result if there is no room for the
-    certificate: the model is published, the run unfinished.  Raises `InputError`, `ConfigError`,
-    `InvalidProblemError` or `MismatchError`, before any work, for what cannot be trained.
+    replaces `fit` and `certify` by tasks around them.  Raises `InterruptedRunError` after Ctrl-C or SIGTERM,
+    with the command that resumes the run; `NotStoredError` with the result if there is no room for the
+    certificate; and `InputError`, `ConfigError`, `InvalidProblemError` or `MismatchError`, before any work,
+    for what cannot be trained.
     """
     fitted = fit(config, cluster, progress, client)
     try:
