@@ -118,8 +118,8 @@ class Follower:
                     continue
             if before is None and kind not in (Kind.STARTED, Kind.MISSED, Kind.CANCELLED):
                 # It began and ended between two polls.
-                yield self._of_run(run, Kind.STARTED)
-            yield from self._ended(self._of_run(run, kind), _said(run))
+                yield self._notice_of(run, Kind.STARTED)
+            yield from self._ended(self._notice_of(run, kind), _said(run))
 
     def _ended(self, notice: Notice, said: str) -> Iterator[Notice]:
         """Yield a run's notice, marking a repeated failure as such, and the all-clear."""
@@ -133,7 +133,7 @@ class Follower:
             self._failure, self._failures = "", 0
             yield Notice(Kind.WELL_AGAIN, self._store.url, text)
 
-    def _of_run(self, run: FlowRun, kind: Kind) -> Notice:
+    def _notice_of(self, run: FlowRun, kind: Kind) -> Notice:
         said = "" if kind is Kind.STARTED else _said(run)
         facts = {"flow_run": run.name, "flow_run_id": str(run.id)}
         text = f"{run.name}: {said}" if said else run.name

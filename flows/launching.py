@@ -85,12 +85,12 @@ def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) 
             raise caller.error from caller.error.__cause__
         if not caller.finished:
             raise FlowServerError(
-                f"{_named(server)} failed before the work began ({_brief(error)}): look at its log, "
+                f"{_server_name(server)} failed before the work began ({_brief(error)}): look at its log, "
                 "or run without --flow"
             ) from error
         logger.warning(
             "%s stopped answering, so it does not record the end of this flow run; the result is stored.",
-            _named(server),
+            _server_name(server),
         )
         return caller.result
 
@@ -98,7 +98,7 @@ def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) 
 def require_server(server: str | None) -> None:
     """Return once the configured or embedded server answers; raise `FlowServerError`, which names it."""
     try:
-        problem = _without_interrupts(_ask_for_health)
+        problem = _without_interrupts(_health_problem)
     except (*SERVER_ERRORS, OSError, ValueError) as error:
         problem = error
     if problem is not None:
@@ -107,10 +107,12 @@ def require_server(server: str | None) -> None:
             if server
             else "`topline doctor` says why, and without --flow no server is needed"
         )
-        raise FlowServerError(f"{_named(server)} does not answer ({_brief(problem)}): {fix}") from problem
+        raise FlowServerError(
+            f"{_server_name(server)} does not answer ({_brief(problem)}): {fix}"
+        ) from problem
 
 
-def _ask_for_health() -> Exception | None:
+def _health_problem() -> Exception | None:
     """Connect, which starts the embedded server if none is configured; return any error."""
     with (
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
@@ -137,7 +139,7 @@ def _without_interrupts(function: Callable[[], Result]) -> Result:
     return outcome.result()
 
 
-def _named(server: str | None) -> str:
+def _server_name(server: str | None) -> str:
     return f"Prefect's server at {server}" if server else "Prefect's embedded server"
 
 

@@ -68,8 +68,8 @@ def local_server(environ: Mapping[str, str], clock: Clock = DEFAULT_TERMS.clock)
     kept_in = home / "topline-server.password"
     password = environ.get("PREFECT_SERVER_API_AUTH_STRING") or _kept_password(kept_in)
     keeper = _Keeper({**environ, "PREFECT_SERVER_API_AUTH_STRING": password}, home)
-    with closing(keeper), _ended_by_its_last_user(home, clock):
-        url = keeper.started() or _url_of_the_other(home, password, clock)
+    with closing(keeper), _shared_use(home, clock):
+        url = keeper.started() or _running_url(home, password, clock)
         with keeper.kept(url):
             yield LocalServer(url, password, kept_in)
 
@@ -91,7 +91,7 @@ class _Keeper:
         """Start a server and return its address once it answers; None if one is running."""
         lock = os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            if not _is_locked_now(lock):
+            if not _try_lock(lock):
                 return None
             start = _started_on_a_port if port is None else partial(_answering, port)
             url, process = start(self._environ, self._home, lock)
@@ -126,23 +126,23 @@ class _Keeper:
 
 
 @contextmanager
-def _ended_by_its_last_user(home: Path, clock: Clock) -> Iterator[None]:
+def _shared_use(home: Path, clock: Clock) -> Iterator[None]:
     """Use the server of a home, and end it on exit unless others use it."""
     users = os.open(home / _USERS, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         wait_for_lock(users, fcntl.LOCK_SH, f"another process is ending Prefect's server in {home}", clock)
         yield
     finally:
-        if _is_locked_now(users):
+        if _try_lock(users):
             # Whoever started it: a live server holds the other lock.
             lock = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-            if not _is_locked_now(lock):
+            if not _try_lock(lock):
                 end_session(int((home / _NUMBER).read_text(encoding="utf-8")))
             os.close(lock)
         os.close(users)
 
 
-def _is_locked_now(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     """Lock a file if it is free, and return whether it was."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,7 +219,7 @@ def _started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> sub
         )
 
 
-def _url_of_the_other(home: Path, password: str, clock: Clock) -> str:
+def _running_url(home: Path, password: str, clock: Clock) -> str:
     """Return the address of the server that holds the lock, which may still be starting."""
     address, told, deadline = home / _ADDRESS, False, clock.monotonic() + START_SECONDS
     while clock.monotonic() < deadline:

@@ -181,7 +181,7 @@ def serve_retraining(
 
         kept = kept_for(how.every, how.timezone, how.keep_runs)
         served = _Served(config, cluster, schedule, how.every, kept, say)
-        with _announced(served, store):
+        with _reporting_end(served, store):
             _serve_somewhere(served, progress)
 
 
@@ -216,7 +216,7 @@ class _Served:
 
 
 @contextmanager
-def _announced(served: _Served, store: Store) -> Iterator[None]:
+def _reporting_end(served: _Served, store: Store) -> Iterator[None]:
     """Report how serving ended: by SIGTERM, by Ctrl-C or by an error."""
     by = "an error"
     try:
@@ -237,15 +237,15 @@ def _serve_somewhere(served: _Served, progress: Progress | None) -> None:
     server = PREFECT_API_URL.value()
     if server:
         require_server(server)
-        return _serve_while_wanted(served, progress, server)
+        return _serve_persistently(served, progress, server)
     begin(progress, "start a Prefect server on this machine")
     with local_server(remembering(os.environ, served.kept_for)) as own:
         reached = {PREFECT_API_URL: own.url, PREFECT_API_AUTH_STRING: own.password}
         with temporary_settings(reached):
-            return _serve_while_wanted(served, progress, own.url, own.kept_in)
+            return _serve_persistently(served, progress, own.url, own.kept_in)
 
 
-def _serve_while_wanted(
+def _serve_persistently(
     served: _Served, progress: Progress | None, server: str, password_in: Path | None = None
 ) -> None:
     """Serve on a server that answers, and retry a lost one with growing pauses."""

@@ -75,7 +75,7 @@ def asset_of(store: str, folder: str, name: str) -> Asset:
     for a key is named by its digest.
     """
     root = str(parse_url(store))
-    key = f"{SCHEME}{_plain(root.replace('://', '/', 1))}/{folder}/{name}"
+    key = f"{SCHEME}{_escaped(root.replace('://', '/', 1))}/{folder}/{name}"
     if len(key) > MAX_ASSET_KEY_LENGTH:
         key = f"{SCHEME}{hashlib.sha256(root.encode()).hexdigest()}/{folder}/{name}"
     return Asset(key=key, properties=AssetProperties(name=f"{name} of {root.rpartition('/')[2]}"))
@@ -89,7 +89,7 @@ def champion_chosen(model_url: str, weighed: Weighing) -> None:
         _materialized(asset_of(store, "models", "champion"), asset_of(store, "models", model), facts)
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     """Return text in characters that a key may have, different for different texts."""
     forbidden = {*RESTRICTED_ASSET_CHARACTERS, "="}
     return "".join(f"={ord(c):02x}" if c in forbidden else c for c in text)
@@ -134,7 +134,7 @@ def retry_if_transient(_task: object, _run: TaskRun, state: State[Any]) -> bool:
 
 
 #: What a task raises if its server is lost, besides the errors of its function.
-_LOST = (httpx.HTTPError, ConcurrencySlotAcquisitionError, RuntimeError)
+_SERVER_LOST = (httpx.HTTPError, ConcurrencySlotAcquisitionError, RuntimeError)
 _outcome: ContextVar[dict[str, Any] | None] = ContextVar("topline_outcome", default=None)
 
 
@@ -147,7 +147,7 @@ class SteadyTask(Task[P, R]):
         token = _outcome.set(outcome)
         try:
             return super().__call__(*arguments, **options)
-        except _LOST as error:
+        except _SERVER_LOST as error:
             if outcome.get("error") is error:
                 raise
             logger.warning("Prefect's server does not record the step %s: %s", self.name, error)
@@ -158,7 +158,7 @@ class SteadyTask(Task[P, R]):
             _outcome.reset(token)
 
 
-def _noted(function: Callable[P, R]) -> Callable[P, R]:
+def _with_recorded_outcome(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function, which also records its outcome for the task that calls it."""
 
     @wraps(function)
@@ -179,7 +179,7 @@ def _noted(function: Callable[P, R]) -> Callable[P, R]:
 def repeatable(function: Callable[P, R], name: str = "", *tags: str) -> Task[P, R]:
     """Return a task of a function that is safe to repeat; its tags, beside "topline", are for limits."""
     return SteadyTask(
-        _noted(function),
+        _with_recorded_outcome(function),
         name=name or None,
         cache_policy=NO_CACHE,
         persist_result=False,

@@ -209,25 +209,25 @@ class RankedLoss:
 
         def project(t: float) -> tuple[float, Array]:
             if share == 0.0:
-                above = _falling(ranked - t * self.rho[:-1])
-                v = np.maximum(above, np.minimum(0.0, _falling(ranked - t * self.rho[1:])))
+                above = _non_increasing(ranked - t * self.rho[:-1])
+                v = np.maximum(above, np.minimum(0.0, _non_increasing(ranked - t * self.rho[1:])))
                 return float(self.rho @ -np.sort(-np.append(v, 0.0))), ranked - v
             place = int(np.searchsorted(-ranked, -t * total))
             full = np.insert(ranked, place, t * total)
-            v = _falling(full - t * self.rho)
+            v = _non_increasing(full - t * self.rho)
             return float(self.rho @ v - total * v[place]), np.delete(full - v, place)
 
         x = np.zeros_like(p)
-        x[order] = project(_scale(lambda t: project(t)[0]))[1]
+        x[order] = project(_root_of_falling(lambda t: project(t)[0]))[1]
         return np.maximum(x, 0.0)
 
     def _others_column(self, p: Array, share: float) -> Array:
         """Do the same over the domain whose sort excludes the own class: H(t) = <rho, v> - share R^2 t."""
         order = np.argsort(-p, kind="stable")
         ranked, rho, total = p[order], self.rho[:-1], self.radius
-        t = _scale(lambda t: float(rho @ _falling(ranked - t * rho) - share * total**2 * t))
+        t = _root_of_falling(lambda t: float(rho @ _non_increasing(ranked - t * rho) - share * total**2 * t))
         x = np.zeros_like(p)
-        x[order] = ranked - _falling(ranked - t * rho)
+        x[order] = ranked - _non_increasing(ranked - t * rho)
         return np.maximum(x, 0.0)
 
     def _usunier_column(self, p: Array, share: float) -> Array:
@@ -239,7 +239,7 @@ class RankedLoss:
         order = np.argsort(-p, kind="stable")
         bounds = np.empty_like(p)
         ranked = p[order]
-        bounds[order] = ranked - _falling(ranked - self.rho[:-1])
+        bounds[order] = ranked - _non_increasing(ranked - self.rho[:-1])
 
         def clipped(tau: float) -> Array:
             return np.minimum(np.maximum(p - tau, 0.0), bounds)
@@ -251,12 +251,12 @@ class RankedLoss:
         return clipped(float(root))
 
 
-def _falling(z: Array) -> Array:
+def _non_increasing(z: Array) -> Array:
     """Return the non-increasing regression of z."""
     return np.asarray(isotonic_regression(z, increasing=False).x)
 
 
-def _scale(slope: Callable[[float], float]) -> float:
+def _root_of_falling(slope: Callable[[float], float]) -> float:
     """Return t in [0, 1] at which a falling slope changes sign, or the end nearest to it."""
     if slope(0.0) <= 0.0:
         return 0.0

@@ -52,7 +52,7 @@ class CertificateSums:
         elsewhere = self.product is not None and self.point is not None and A is None
         points = np.asarray(X @ self.point) if elsewhere else scores
         alpha = np.empty_like(scores[: None if self.product is not None else 0])
-        for few in _few_at_a_time(scores):
+        for few in _row_slices(scores):
             losses = envelope(self.loss, scores[few], y[few], self.gamma, self.gamma_own)
             self.loss_sum += float(weights[few] @ losses)
             if self.product is not None:
@@ -109,7 +109,7 @@ class CertificateSums:
         return max(self.infeasibility, self.outside / self.mass if self.mass > 0.0 else 0.0)
 
 
-def _few_at_a_time(scores: NDArray[np.float64]) -> Iterator[slice]:
+def _row_slices(scores: NDArray[np.float64]) -> Iterator[slice]:
     """Yield slices of the rows of scores (r, m), of few rows if m is large."""
     step = max(1, _SCORE_BYTES // scores[:1].nbytes) if scores.size else 1
     for start in range(0, len(scores), step):

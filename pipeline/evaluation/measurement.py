@@ -132,9 +132,9 @@ def _set_quality(
     n, covered = len(held), int(held.sum())
     known = np.unique(labels)
     shares = np.array([held[labels == code].mean() for code in known])
-    fixed_k = _guesses(ranks, covered / n)
+    fixed_k = _guesses_for(ranks, covered / n)
     if rule.per_class:
-        fixed_k = max(_guesses(ranks[labels == code], float(shares.min())) for code in known)
+        fixed_k = max(_guesses_for(ranks[labels == code], float(shares.min())) for code in known)
     return SetQuality(
         coverage=rule.coverage,
         per_class=rule.per_class,
@@ -148,7 +148,7 @@ def _set_quality(
     )
 
 
-def _guesses(ranks: NDArray[np.int64], accuracy: float) -> int:
+def _guesses_for(ranks: NDArray[np.int64], accuracy: float) -> int:
     """Return the least k whose top-k accuracy on rows of these ranks is at least `accuracy`."""
     # Round first: a share times the number of rows may slightly exceed an integer.
     place = int(np.ceil(round(accuracy * len(ranks), 6)))
@@ -283,11 +283,11 @@ def _label_sets(
     m, tuning = stored.model.record.m, stored.rows("val")
     if not len(tuning):
         tuning = stored.rows("train")
-    relevant, scores = _scored(stored, rows, "evaluate", progress)
+    relevant, scores = _labels_and_scores(stored, rows, "evaluate", progress)
     step = -(-len(tuning) * m // TUNING_SCORES)
     known = relevant[::step], scores[::step]
     if tuning.split != rows.split:
-        known = _scored(stored, tuning, "threshold", progress, step)
+        known = _labels_and_scores(stored, tuning, "threshold", progress, step)
     thresholds = tuned_thresholds(*known, _labels_per_row(stored.rows("train")))
     answers = ScoredLabelSets(relevant, scores, scores > thresholds[rule])
     return {
@@ -309,7 +309,7 @@ def _labels_per_row(rows: TrainingRows) -> float:
     return float(rows.class_counts().sum() / len(rows))
 
 
-def _scored(
+def _labels_and_scores(
     stored: StoredModel, rows: TrainingRows, stage: str, progress: Progress | None, step: int = 1
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Return labels as an indicator, and scores, of every `step`-th row, both (r, m), in one pass."""

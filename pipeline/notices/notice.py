@@ -140,7 +140,7 @@ FILE_BYTES = 1 << 20
 FILES_KEPT = 5
 
 
-class _SaysOnce(logging.Handler):
+class _WarnsOnce(logging.Handler):
     """Says once that it cannot write, and goes on trying."""
 
     _said = False
@@ -154,10 +154,10 @@ class _SaysOnce(logging.Handler):
             )
 
 
-class _Stream(_SaysOnce, logging.StreamHandler[TextIO]): ...
+class _Stream(_WarnsOnce, logging.StreamHandler[TextIO]): ...
 
 
-class _File(_SaysOnce, RotatingFileHandler): ...
+class _File(_WarnsOnce, RotatingFileHandler): ...
 
 
 class NoticeLog:

@@ -69,12 +69,13 @@ class Answers:
         if self.sets is not None:
             rows = zip(self.sets, self.classes if order is None else order, there, strict=True)
             columns["set"] = [
-                names[_ordered(members, best)].tolist() if known else None for members, best, known in rows
+                names[_members_in_order(members, best)].tolist() if known else None
+                for members, best, known in rows
             ]
         return columns
 
 
-def _ordered(members: NDArray[np.bool_], best: NDArray[Any]) -> list[int]:
+def _members_in_order(members: NDArray[np.bool_], best: NDArray[Any]) -> list[int]:
     """Return the codes of a set (m,): the best classes in their order, then the others."""
     first = [code for code in best.tolist() if code >= 0 and members[code]]
     return first + sorted(set(np.flatnonzero(members).tolist()) - set(first))

@@ -214,7 +214,7 @@ def predict_dataset(
     record = stored.model.record
     store = stored.model.store if config.store is None else open_store(config.store)
     dataset = Dataset.open(store, config.dataset or "latest")
-    _check(stored, dataset)
+    _check_features(stored, dataset)
     rule = AnswerRule.of(stored, config, progress)
     facts = _facts(stored, dataset, rule)
     key = cache_key(facts)
@@ -248,13 +248,13 @@ def predict_dataset(
             seconds=time.perf_counter() - started,
             reused=found is not None,
         )
-        return _shown(result, config, kept, dataset)
+        return _with_files(result, config, kept, dataset)
 
     # Predictions that cannot be kept are only worth making for a file.
     shown = found is None and bool(config.output or config.page)
     if shown and not store.is_writable():
         logger.warning("%s is read-only: predictions go to the output alone, and are made here", store.url)
-        with _memory() as memory:
+        with _temporary_store() as memory:
             return predicted_in(memory)
     try:
         return predicted_in(store)
@@ -262,7 +262,7 @@ def predict_dataset(
         if not shown:
             raise
         logger.warning("predictions go to the output alone, and are made here: %s", error)
-        with _memory() as memory:
+        with _temporary_store() as memory:
             raise NotStoredError(f"the predictions are not kept: {error}", predicted_in(memory)) from error
 
 
@@ -277,7 +277,7 @@ def _facts(stored: StoredModel, dataset: Dataset, rule: AnswerRule) -> dict[str,
     }
 
 
-def _shown(
+def _with_files(
     result: BatchResult, config: PredictConfig, found: StoredPredictions, dataset: Dataset
 ) -> BatchResult:
     """Write the requested table and page, and return the result with their locations."""
@@ -291,7 +291,7 @@ def _shown(
     return write_files(result, config, subject, schema, lambda: dataset_tables(found, dataset), picture)
 
 
-def _check(stored: StoredModel, dataset: Dataset) -> None:
+def _check_features(stored: StoredModel, dataset: Dataset) -> None:
     record, info = stored.model.record, dataset.info
     theirs, ours = record.features.get("backbone"), info.features.get("backbone")
     if theirs != ours:
@@ -318,15 +318,15 @@ def _entries(
     cheap = size < HERE_BYTES and not task.kernel and cluster.memory_limit is None
     small = nowhere_else and cheap
     if small or task.draft.store.url.startswith("memory://"):
-        return _advance(_here(task), progress)
+        return _collected(_here(task), progress)
     from topline.pipeline.cluster import given_or_own_client
 
     with given_or_own_client(cluster, client, size) as workers:
         found = _here(task) if workers is None else _on_workers(task, workers, cluster)
-        return _advance(found, progress)
+        return _collected(found, progress)
 
 
-def _advance(batches: Iterator[list[FileEntry]], progress: Progress | None) -> list[FileEntry]:
+def _collected(batches: Iterator[list[FileEntry]], progress: Progress | None) -> list[FileEntry]:
     entries: list[FileEntry] = []
     for batch in batches:
         entries += batch
@@ -380,7 +380,7 @@ def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iter
 
 
 @contextmanager
-def _memory() -> Iterator[Store]:
+def _temporary_store() -> Iterator[Store]:
     """Yield a store in memory, for predictions that are not kept."""
     memory = open_store(f"memory://topline-{uuid.uuid4().hex}", create=True)
     try:

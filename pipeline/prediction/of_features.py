@@ -112,7 +112,7 @@ def opened_features(stored: StoredModel, config: NewRowsConfig) -> Iterator[NewF
     beside = tuple(made[name] for name in ("groups", "sample_weight") if name in made)
     names = (config.features_name, config.labels_name, None, beside)
     with closing(open_features(path, *names)) as source:
-        taken = _taken(stored, source)
+        taken = _column_order(stored, source)
         with reading(source.place):
             known = names_of_rows(source), _labels(stored, source), _splits(source)
         yield NewFeatures(stored, source, taken, *known)
@@ -133,7 +133,7 @@ class NewFeatures:
 
     def placed(self) -> NewFeatures:
         """Return the same rows with their splits in the model's dataset, whatever the file says of them."""
-        known, kind = _known(self.stored)
+        known, kind = _splits_by_content(self.stored)
         return replace(self, splits=[None] * self.source.n, known=known, kind=kind)
 
     def blocks(self, count: int, progress: Progress | None = None) -> Iterator[tuple[int, NewRows]]:
@@ -160,7 +160,7 @@ class NewFeatures:
         rows = stored.transforms.apply(model_rows)
         splits = self.splits[start:stop]
         if self.known:
-            splits = [self.known.get(digest) for digest in _contents(taken, self.kind)]
+            splits = [self.known.get(digest) for digest in _row_digests(taken, self.kind)]
         errors = [None] * (stop - start)
         return NewRows(self.names[start:stop], rows, stored.scores(rows), splits, errors)
 
@@ -169,7 +169,7 @@ class NewFeatures:
         raise InputError("a file of features has no pictures")
 
 
-def _taken(stored: StoredModel, source: FeatureFile) -> list[int] | None:
+def _column_order(stored: StoredModel, source: FeatureFile) -> list[int] | None:
     """Return a file's columns in the order of training, None if equal; raise `InputError` for others."""
     record = stored.model.record
     if record.features.get("kind") == "images":
@@ -214,7 +214,7 @@ def _splits(source: FeatureFile) -> Sequence[str | None]:
     return [None] * source.n if found is None else split_words(np.asarray(found), source.place)
 
 
-def _known(stored: StoredModel) -> tuple[Mapping[bytes, str], str]:
+def _splits_by_content(stored: StoredModel) -> tuple[Mapping[bytes, str], str]:
     """Return the splits of the model's dataset by row contents, empty if it is gone, and its feature type."""
     try:
         dataset = stored.dataset()
@@ -225,13 +225,13 @@ def _known(stored: StoredModel) -> tuple[Mapping[bytes, str], str]:
     found: dict[bytes, str] = {}
     for span in map(dataset.plan.bounds, range(dataset.plan.units)):
         here = splits[span.start : span.stop].tolist()
-        for code, digest in zip(here, _contents(dataset.rows(span.start, span.stop), kind), strict=True):
+        for code, digest in zip(here, _row_digests(dataset.rows(span.start, span.stop), kind), strict=True):
             if found.get(digest) != "train":
                 found[digest] = names[code]
     return found, kind
 
 
-def _contents(X: Any, kind: str) -> list[bytes]:
+def _row_digests(X: Any, kind: str) -> list[bytes]:
     """Return a digest of each row; dense rows are stored as the type `kind`."""
     if isinstance(X, csr_matrix):
         rows = csr_matrix(X, dtype=np.float32, copy=True)

@@ -99,7 +99,7 @@ def promote(
     """
     place = _Place.of(model_url)
     standing = read_standing(place.store) if standing is None else standing
-    record = _whole(model_url)
+    record = _verified_record(model_url)
     against, certificate = _misfits(place, standing), record.certificate
     if certificate is None:
         against.insert(0, "it has no certificate (topline certify gives it one)")
@@ -108,10 +108,10 @@ def promote(
         against.insert(
             0, f"its relative gap {gap} is not certified, for which topline certify gives the reason"
         )
-    _check_guards(against, f"{record.id} is not promoted", reason, force=force)
+    _refuse_guarded(against, f"{record.id} is not promoted", reason, force=force)
     said = reason or "promoted by hand"
     entry = DecisionRecord("promote", place.name, said, by, forced=bool(against))
-    return _decided(place, standing, entry, evidence)
+    return _recorded_decision(place, standing, entry, evidence)
 
 
 def promote_by_rule(
@@ -133,10 +133,10 @@ def promote_by_rule(
     if place.name == standing.champion:
         return weighed
     if decision.promote:
-        _whole(model_url)
+        _verified_record(model_url)
     last = standing.of(place.name)[-1:]
     again = [entry for entry in last if entry.action == "keep" and entry.champion_before == standing.champion]
-    decision = _counted(decision, standing, again=bool(again))
+    decision = _with_repetitions(decision, standing, again=bool(again))
     if decision.promote or not again:
         entry = DecisionRecord(
             "promote" if decision.promote else "keep",
@@ -147,11 +147,11 @@ def promote_by_rule(
             kinds=decision.kinds,
             repeated=decision.repeated,
         )
-        standing = _decided(place, standing, entry, weighed.evidence)
+        standing = _recorded_decision(place, standing, entry, weighed.evidence)
     return Weighing(model_url, weighed.champion, decision, weighed.evidence, standing)
 
 
-def _counted(decision: Decision, standing: Standing, *, again: bool) -> Decision:
+def _with_repetitions(decision: Decision, standing: Standing, *, again: bool) -> Decision:
     """Return a decision; if it keeps the champion, with how often in a row for the same reason."""
     if decision.promote:
         return decision
@@ -204,9 +204,9 @@ def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Sta
         rest = f" before {now}: promote a model instead" if now else ": promote a model first"
         raise GuardError(f"{store_url} has had no champion{rest}")
     place = _Place(store, standing.previous)
-    _whole(place.url_of(place.name))
+    _verified_record(place.url_of(place.name))
     entry = DecisionRecord("rollback", place.name, reason or "rolled back by hand", by)
-    return _decided(place, standing, entry)
+    return _recorded_decision(place, standing, entry)
 
 
 def mark(model_url: str, action: Literal["archive", "pin", "unpin"], *, reason: str = "") -> Standing:
@@ -215,7 +215,7 @@ def mark(model_url: str, action: Literal["archive", "pin", "unpin"], *, reason: 
     load_model(model_url)
     said = {"archive": "archived", "pin": "pinned", "unpin": "unpinned"}[action]
     entry = DecisionRecord(action, place.name, reason or f"{said} by hand", COMMAND_LINE)
-    return _decided(place, read_standing(place.store), entry)
+    return _recorded_decision(place, read_standing(place.store), entry)
 
 
 def delete(
@@ -236,9 +236,9 @@ def delete(
             f"a rollback of {standing.champion} would need it": place.name == standing.previous,
         }
         against = [guard for guard, holds in guards.items() if holds]
-        _check_guards(against, f"{place.name} is not deleted", reason, force=force)
+        _refuse_guarded(against, f"{place.name} is not deleted", reason, force=force)
         entry = DecisionRecord("delete", place.name, reason or "deleted by hand", by, forced=bool(against))
-        standing = _decided(place, standing, entry)
+        standing = _recorded_decision(place, standing, entry)
     why = standing.of(place.name)[-1].reason
     if at_once:
         remove_model(place.store, place.name, why)
@@ -263,14 +263,14 @@ class _Place:
         return join(self.store.url, "models", name)
 
 
-def _check_guards(against: list[str], what: str, reason: str, *, force: bool) -> None:
+def _refuse_guarded(against: list[str], what: str, reason: str, *, force: bool) -> None:
     if against and not force:
         raise GuardError(f"{what}: {'; '.join(against)} (--force with a --reason overrides this)")
     if force and not reason:
         raise GuardError(f"{what}: --force needs a --reason, which the registry keeps")
 
 
-def _decided(
+def _recorded_decision(
     place: _Place, standing: Standing, entry: DecisionRecord, measured: Evidence | None = None
 ) -> Standing:
     """Record a decision with its author and what is known of its model."""
@@ -296,7 +296,7 @@ def _decided(
     return record_decision(place.store, standing, entry)
 
 
-def _whole(model_url: str) -> ModelRecord:
+def _verified_record(model_url: str) -> ModelRecord:
     """Return the record of a model; raise `InputError` unless every file is there with its digest."""
     model = load_model(model_url)
     for finding in check_files(model.files, deep=True, fix="restore it from a copy, or train again"):

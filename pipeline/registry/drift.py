@@ -49,7 +49,7 @@ def domain_samples(before: TrainingRows, now: TrainingRows) -> tuple[NDArray[Any
     own = now.dataset.sample_ids()
     new = np.flatnonzero([own[row] not in known for row in now.indices])
     chosen = new if len(new) >= LEAST_ROWS else np.arange(len(now))
-    return _some(before, np.arange(len(before))), _some(now, chosen)
+    return _sampled_rows(before, np.arange(len(before))), _sampled_rows(now, chosen)
 
 
 def domain_area(before: NDArray[Any], now: NDArray[Any]) -> float | None:
@@ -75,7 +75,7 @@ def _area(X: NDArray[np.float64], sign: NDArray[np.float64], fitted: NDArray[np.
     return float(roc_auc_score(sign[~fitted] > 0, ridge.predict(X[~fitted])))
 
 
-def _some(rows: TrainingRows, chosen: NDArray[np.int64]) -> NDArray[Any]:
+def _sampled_rows(rows: TrainingRows, chosen: NDArray[np.int64]) -> NDArray[Any]:
     """Return rows at some places, evenly spread over these, without transforms."""
     step = max(1, -(-len(chosen) // MOST_ROWS))
     wanted, found = chosen[::step], []
@@ -266,15 +266,15 @@ class ClassChanges:
             ("renamed", tuple(f"{old} to {new}" for old, new in self.renamed)),
             ("merged", tuple(f"{old} into {new}" for old, new in self.merged)),
         )
-        return "; ".join(f"{word} {_named(names)}" for word, names in parts if names)
+        return "; ".join(f"{word} {_first_names(names)}" for word, names in parts if names)
 
 
 def class_changes(
     champion: Sequence[str], challenger: Sequence[str], before: pa.Table | None, now: pa.Table | None
 ) -> ClassChanges:
     """Return the changes from the champion's classes; the tables are the manifests of the two datasets."""
-    found = {} if before is None or now is None else _moves(before, now)
-    goals = {old: _goal(found.get(old, Counter())) for old in champion if old not in challenger}
+    found = {} if before is None or now is None else _moved_contents(before, now)
+    goals = {old: _successor(found.get(old, Counter())) for old in champion if old not in challenger}
     moved = {old: new for old, new in goals.items() if new in challenger}
     sources = Counter(moved.values())
     renamed = tuple(
@@ -293,7 +293,7 @@ def class_changes(
     )
 
 
-def _moves(before: pa.Table, now: pa.Table) -> Mapping[str, Counter[str]]:
+def _moved_contents(before: pa.Table, now: pa.Table) -> Mapping[str, Counter[str]]:
     """Return, for each class, how many of its contents are in which class now."""
     found: dict[str, Counter[str]] = {}
     rows, later = (table.select(["sha256", "class_name"]).to_pylist() for table in (before, now))
@@ -305,7 +305,7 @@ def _moves(before: pa.Table, now: pa.Table) -> Mapping[str, Counter[str]]:
     return found
 
 
-def _goal(found: Counter[str]) -> str | None:
+def _successor(found: Counter[str]) -> str | None:
     """Return the class that nearly all contents are in now, or None."""
     if not found:
         return None
@@ -313,6 +313,6 @@ def _goal(found: Counter[str]) -> str | None:
     return name if count >= MOVED_SHARE * found.total() else None
 
 
-def _named(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -108,7 +108,7 @@ def decide(
     challenger: ModelRecord, champion: ModelRecord | None, evidence: Evidence, rule: PromotionRule
 ) -> Decision:
     """Apply the rule, without a champion by the certificate alone; raise `ConfigError` for its metric."""
-    checks, name = [*_certificate(challenger.certificate, rule)], ""
+    checks, name = [*_certificate_checks(challenger.certificate, rule)], ""
     if champion is None:
         checks.append(("champion", True, "there was no champion before it"))
     else:
@@ -119,10 +119,10 @@ def decide(
             always = f"{metric.column} of {m} classes is always right, so take a smaller k"
             checks.append(("metric", False, always))
         checks += [
-            *_rows(challenger, champion, rule),
-            *_classes(evidence, rule),
-            *_gain(metric, evidence, rule),
-            *_drift(evidence.drift, rule),
+            *_row_checks(challenger, champion, rule),
+            *_class_checks(evidence, rule),
+            *_gain_checks(metric, evidence, rule),
+            *_drift_checks(evidence.drift, rule),
         ]
     promote = all(holds for _, holds, _ in checks)
     told = [(kind, said) for kind, holds, said in checks if holds == promote]
@@ -134,7 +134,7 @@ def decide(
 _Check = tuple[str, bool, str]
 
 
-def _certificate(certificate: Mapping[str, Any] | None, rule: PromotionRule) -> Iterator[_Check]:
+def _certificate_checks(certificate: Mapping[str, Any] | None, rule: PromotionRule) -> Iterator[_Check]:
     if not rule.need_certificate:
         return
     if certificate is None:
@@ -150,7 +150,7 @@ def _certificate(certificate: Mapping[str, Any] | None, rule: PromotionRule) -> 
         yield "certificate", False, f"the rule wants a certificate from {SOURCES[rule.basis]}"
 
 
-def _rows(challenger: ModelRecord, champion: ModelRecord, rule: PromotionRule) -> Iterator[_Check]:
+def _row_checks(challenger: ModelRecord, champion: ModelRecord, rule: PromotionRule) -> Iterator[_Check]:
     """Report missing rows that the champion had: images may be gone by accident."""
     measured, before_it = ((one.evaluation or {}).get("rows") for one in (challenger, champion))
     counts = ("trained", challenger.n, champion.n), ("measured", measured, before_it)
@@ -160,7 +160,7 @@ def _rows(challenger: ModelRecord, champion: ModelRecord, rule: PromotionRule) -
             yield "rows", False, f"{said}, of which {rule.least_rows:.0%} are the least: look at the images"
 
 
-def _classes(evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
+def _class_checks(evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
     """Report how classes differ, and the effect on the decision."""
     changes = evidence.classes
     if changes is None or not changes.any:
@@ -176,7 +176,7 @@ def _classes(evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
         yield "classes", holds, said
 
 
-def _gain(metric: RowMetric, evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
+def _gain_checks(metric: RowMetric, evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
     found = evidence.of(metric.name)
     if found is None:
         why = evidence.unmeasured or f"{metric.column} was not among what was measured"
@@ -202,7 +202,7 @@ def _gain(metric: RowMetric, evidence: Evidence, rule: PromotionRule) -> Iterato
         yield "gain", True, f"{shown}: {what} reaches {least}"
 
 
-def _drift(drift: Drift | None, rule: PromotionRule) -> Iterator[_Check]:
+def _drift_checks(drift: Drift | None, rule: PromotionRule) -> Iterator[_Check]:
     features, classes, domain = (
         (None, None, None) if drift is None else (drift.features, drift.classes, drift.domain)
     )
