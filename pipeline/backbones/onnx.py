@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -127,8 +127,8 @@ class OnnxNetwork:
         path = Path(argument).expanduser().absolute()
         network = _Loaded.from_file(path)
         name = config.input_name or network.sidecar.get("input_name")
-        source = _chosen(network.inputs, name, "input", path)
-        said = said_by_graph(network.metadata, source.shape)
+        source = _chosen(network.session.get_inputs(), name, "input", path)
+        said = said_by_graph(network.session.get_modelmeta().custom_metadata_map, source.shape)
         values = {**said, **network.sidecar, **config.preprocessing()}
         refuse_unknown(values, path.name, takes_bytes=source.type == "tensor(uint8)")
         return cls._make(network, values, f"{path.name}.json")
@@ -151,7 +151,7 @@ class OnnxNetwork:
     def _make(cls, network: _Loaded, known: Mapping[str, Any], place: str) -> Self:
         values = dict(known)
         names = {name: values.pop(name, None) for name in NAMES}
-        source = _chosen(network.inputs, names["input_name"], "input", network.path)
+        source = _chosen(network.session.get_inputs(), names["input_name"], "input", network.path)
         target = _chosen(network.session.get_outputs(), names["output_name"], "output", network.path)
         if source.type not in INPUT_TYPES:
             raise InputError(f"the input {source.name} of {network.path} takes {source.type}, not an image")
@@ -202,8 +202,7 @@ class OnnxNetwork:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class _Loaded:
+class _Loaded(NamedTuple):
     """A network that was just opened, and what lies beside it."""
 
     path: Path
@@ -213,16 +212,8 @@ class _Loaded:
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        sha256 = network_digest(path)
-        return cls(path, sha256, open_session(path), read_sidecar(path.with_name(path.name + ".json")))
-
-    @property
-    def inputs(self) -> Sequence[Any]:
-        return self.session.get_inputs()  # type: ignore[no-any-return]
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self.session.get_modelmeta().custom_metadata_map  # type: ignore[no-any-return]
+        sidecar = read_sidecar(path.with_name(path.name + ".json"))
+        return cls(path, network_digest(path), open_session(path), sidecar)
 
 
 def _chosen(there: Sequence[Any], name: str | None, what: str, path: Path) -> Any:

@@ -77,7 +77,13 @@ class CertificateSums:
             counted = weights
             alpha = A.astype(np.float64)
             beta = alpha / np.where(weights > 0.0, weights, np.inf)[:, None]
-            self._check(alpha, beta, y, weights, FEASIBLE[A.dtype.itemsize])
+            amounts = self.loss.violations(beta, y)
+            # An example of weight 0 has alpha_i = 0.
+            amounts[weights == 0.0] = np.abs(alpha[weights == 0.0]).sum(axis=1)
+            self.tolerance = max(self.tolerance, FEASIBLE[A.dtype.itemsize])
+            self.outside += float(np.where(weights > 0.0, weights, 1.0) @ amounts)
+            self.mass += 0.5 * float(np.abs(alpha).sum()) / self.loss.radius
+            self.infeasibility = max(self.infeasibility, float(amounts.max(initial=0.0)))
         self.conjugate += float(counted @ self.loss.conjugate(beta, y))
         self.penalty += float(counted @ penalties(beta, y, self.gamma, self.gamma_own))
         if self.gamma > 0:
@@ -86,22 +92,6 @@ class CertificateSums:
                 lift[np.arange(len(y)), y] *= self.gamma_own / self.gamma
             self.shifted_sum += float(weights @ self.loss.values(scores + lift, y))
         return alpha
-
-    def _check(
-        self,
-        alpha: NDArray[np.float64],
-        beta: NDArray[np.float64],
-        y: NDArray[Any],
-        weights: NDArray[np.float64],
-        tolerance: float,
-    ) -> None:
-        """Record by how much rows leave their domains; an example of weight 0 has alpha_i = 0."""
-        amounts = self.loss.violations(beta, y)
-        amounts[weights == 0.0] = np.abs(alpha[weights == 0.0]).sum(axis=1)
-        self.tolerance = max(self.tolerance, tolerance)
-        self.outside += float(np.where(weights > 0.0, weights, 1.0) @ amounts)
-        self.mass += 0.5 * float(np.abs(alpha).sum()) / self.loss.radius
-        self.infeasibility = max(self.infeasibility, float(amounts.max(initial=0.0)))
 
     @property
     def largest_infeasibility(self) -> float:

@@ -14,7 +14,6 @@ from markupsafe import Markup
 from topline.pipeline.dashboard.overview import (
     CERTIFIED,
     bound,
-    decision_table,
     metric_columns,
     model_line,
     newest_of,
@@ -176,19 +175,6 @@ def others_table(seen: ModelSeen, root: str | None) -> Table:
     )
 
 
-def own_decisions(seen: ModelSeen, root: str | None) -> Table:
-    """Return the decisions on the model, newest first."""
-    return decision_table(seen.standing.of(seen.record.id)[::-1], root)
-
-
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return differing settings as (name, first, second), with a dash if one lacks it."""
-    ours, theirs = dict(flat(first)), dict(flat(second))
-    names = sorted(ours.keys() | theirs.keys())
-    pairs = ((name, ours.get(name, "\u2013"), theirs.get(name, "\u2013")) for name in names)
-    return [pair for pair in pairs if pair[1] != pair[2]]
-
-
 #: Most numbers in the rows that a page may read while a viewer waits.
 MOST_NUMBERS = 50_000_000
 
@@ -292,7 +278,10 @@ def _by_class(record: ModelRecord) -> dict[str, float]:
 def setting_table(ids: Sequence[str], first: Mapping[str, Any], second: Mapping[str, Any]) -> Table:
     """Return the settings in which two models or runs differ."""
     columns = (Column("setting"), *map(Column, ids))
-    pairs = differences(first, second)
+    ours, theirs = dict(flat(first)), dict(flat(second))
+    names = sorted(ours.keys() | theirs.keys())
+    pairs = [(name, ours.get(name, DASH), theirs.get(name, DASH)) for name in names]
+    pairs = [pair for pair in pairs if pair[1] != pair[2]]
     return Table.of("settings", columns, pairs, empty="Every setting is the same.")
 
 

@@ -21,7 +21,6 @@ from topline.pipeline.dashboard.models import (
     lineage_rows,
     model_tiles,
     others_table,
-    own_decisions,
     problem,
     recorded_table,
     run_comparison_charts,
@@ -122,7 +121,7 @@ def model_page(seen: ModelSeen, now: float, root: str | None = None) -> Page:
         ],
         configuration=flat(record.config),
         others=others_table(seen, root),
-        decisions=own_decisions(seen, root),
+        decisions=decision_table(seen.standing.of(record.id)[::-1], root),
         written=clock(now),
     )
 

@@ -11,23 +11,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topline.pipeline.jobs.end_to_end import JobResult, run, train_as_asked, training_facts
+    from topline.pipeline.jobs.end_to_end import JobResult, Steps, run, train_as_asked, training_facts
     from topline.pipeline.jobs.retraining import LEASE, RetrainResult, retrain, trained_without
-    from topline.pipeline.jobs.steps import Steps
 
 __all__ = [
     "LEASE", "JobResult", "RetrainResult", "Steps", "retrain", "run", "train_as_asked", "trained_without",
     "training_facts",
 ]  # fmt: skip
 
-_LAZY = {
-    "JobResult": "end_to_end", "run": "end_to_end", "Steps": "steps", "train_as_asked": "end_to_end",
-    "training_facts": "end_to_end",
-}  # fmt: skip
+_OF_RETRAINING = {"LEASE", "RetrainResult", "retrain", "trained_without"}
 
 
 def __getattr__(name: str) -> Any:
     """Return a name of a job, whose module loads Dask and more, when it is first asked for."""
     if name in __all__:
-        return getattr(import_module(f"{__name__}.{_LAZY.get(name, 'retraining')}"), name)
+        module = "retraining" if name in _OF_RETRAINING else "end_to_end"
+        return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ from topline.pipeline.evaluation import known_intervals, measured, placed
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.images import check_images_exist
 from topline.pipeline.ingest import Changes, changes_between, newest_edited, with_edits_of
-from topline.pipeline.jobs.steps import STEPS, Steps, check_of_images, check_places
+from topline.pipeline.jobs.end_to_end import STEPS, Steps, check_of_images, check_places
 from topline.pipeline.log import kept_lines
 from topline.pipeline.options import (
     ClusterConfig,

@@ -346,26 +346,20 @@ class Teller:
                 logger.warning("a notice did not reach %s: %s", masked(address), notice)
 
 
-def _sender(to: Sequence[str]) -> Callable[[Notice], Sequence[str]]:
-    plugins = [(address, _plugin(address)) for address in to]
-
-    def send(notice: Notice) -> Sequence[str]:
-        title = f"topline {notice.kind.value}: {notice.store}"
-        return [
-            address
-            for address, plugin in plugins
-            if not plugin.notify(
-                body=notice.text, title=title, notify_type=apprise.NotifyType(notice.kind.tone)
-            )
-        ]
-
-    return send
-
-
 @contextmanager
 def told(to: Sequence[str], mlflow: str = "") -> Iterator[Callable[[Notice], None]]:
     """Yield what sends a notice to all addresses, if there are any, and to MLflow's model `mlflow`."""
-    senders = [_sender(to), *([mlflow_sender(mlflow)] if mlflow else [])]
+    plugins = [(address, _plugin(address)) for address in to]
+
+    def send(notice: Notice) -> Sequence[str]:
+        title, tone = f"topline {notice.kind.value}: {notice.store}", apprise.NotifyType(notice.kind.tone)
+        return [
+            address
+            for address, plugin in plugins
+            if not plugin.notify(body=notice.text, title=title, notify_type=tone)
+        ]
+
+    senders = [send, *([mlflow_sender(mlflow)] if mlflow else [])]
     # Each has a thread of its own: who is slow delays nobody else.
     with ExitStack() as stack:
         tellers = [stack.enter_context(closing(Teller(send))) for send in senders]

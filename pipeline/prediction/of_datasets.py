@@ -24,7 +24,7 @@ from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule, Answers
 from topline.pipeline.prediction.files import table_of, table_schema, write_files
-from topline.pipeline.progress import Progress, begin
+from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel
 from topline.storage.arrays import ArrayReader, Span
 from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
@@ -330,9 +330,8 @@ def _collected(batches: Iterator[list[FileEntry]], progress: Progress | None) ->
     entries: list[FileEntry] = []
     for batch in batches:
         entries += batch
-        if progress is not None:
-            runs = {entry.rows for entry in batch if entry.rows}
-            progress.advance(sum(stop - start for start, stop in runs))
+        runs = {entry.rows for entry in batch if entry.rows}
+        advance(progress, sum(stop - start for start, stop in runs))
     return entries
 
 

@@ -60,10 +60,13 @@ def choose(
     Raises `InputError` or `ConfigError` for data on which nothing can be compared.
     """
     dataset = Dataset.open(open_store(config.store), config.dataset)
-    asked = _asked(config, search, dataset)
-    known = _known(dataset, asked)
-    if known is not None:
-        return _with(config, known)
+    options = config.model_dump(mode="json", exclude=_BESIDE)
+    given = sorted({"loss", "C", "k", "transforms"} & config.model_fields_set)
+    asked = {"for": search.goal, "given": given, "options": {**options, "dataset": dataset.info.id}}
+    for record in reversed(list_models(dataset.store)):
+        known = record.config.get("chosen")
+        if known is not None and all(known.get(name) == value for name, value in asked.items()):
+            return _with(config, dict(known))
     rows = len(TrainingRows(dataset, "train"))
     if rows < 2 * FOLDS and search.auto is None:
         logger.info("not searched, as %d training rows are too few: one fit of %s", rows, config.loss)
@@ -188,22 +191,6 @@ def _cell_text(cell: Mapping[str, Any]) -> str:
     k = "" if cell["k"] is None else f" k={cell['k']}"
     smoothing = f" smoothing={cell['smoothing']:g}" if cell["smoothing"] else ""
     return f"{cell['loss']}{k}{smoothing} C={cell['C']:g} {','.join(cell['transforms'])}"
-
-
-def _asked(config: TrainConfig, search: SearchConfig, dataset: Dataset) -> dict[str, Any]:
-    """Return everything that influences the choice, as plain values."""
-    options = config.model_dump(mode="json", exclude=_BESIDE)
-    given = sorted({"loss", "C", "k", "transforms"} & config.model_fields_set)
-    return {"for": search.goal, "given": given, "options": {**options, "dataset": dataset.info.id}}
-
-
-def _known(dataset: Dataset, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the comparison of an earlier search with the same input, from its newest model, or None."""
-    for record in reversed(list_models(dataset.store)):
-        chosen = record.config.get("chosen")
-        if chosen is not None and all(chosen.get(name) == value for name, value in asked.items()):
-            return dict(chosen)
-    return None
 
 
 def _with(config: TrainConfig, chosen: Mapping[str, Any]) -> TrainConfig:

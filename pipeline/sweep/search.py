@@ -44,7 +44,7 @@ from topline.pipeline.cluster import (
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
 from topline.pipeline.interrupts import terminating, whole_interrupts
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig, TrainConfig
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import CachedRows, TrainingRows, example_weights
 from topline.pipeline.sweep.cells import CellRows, Outcome, Path, Reached, advance_cell
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data, forget_folds, stratified_folds
@@ -505,8 +505,7 @@ class _Rounds:
 
     def to_the_end(self) -> list[Standing]:
         """Run rounds until no cell is running."""
-        if self._progress is not None:
-            self._progress.begin("sweep", len(self._standings), "cells")
+        begin(self._progress, "sweep", len(self._standings), "cells")
         number = 0
         try:
             while wanted := self._wanted():
@@ -615,8 +614,7 @@ def _runner(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) -> I
 
 def _compile(plan: SweepPlan, progress: Progress | None) -> None:
     """Compile before the clock starts, and before workers start, which then find the kernels on disk."""
-    if progress is not None:
-        progress.begin("compile")
+    begin(progress, "compile")
     info = plan.dataset.info
     for path in plan.paths:
         # With a kernel the features are a factor of its matrix.

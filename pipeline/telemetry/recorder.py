@@ -33,7 +33,11 @@ class HistoryRecorder:
         """Record a round with more facts, and return its record; short rounds are written in batches."""
         facts = {**record.to_dict(), **more, "at": _now()}
         if self._remote and record.activity:
-            self._note_workers([worker.name for worker in record.activity])
+            names = [worker.name for worker in record.activity]
+            before, self._workers = names if self._workers is None else self._workers, names
+            for kind, some, others in (("worker-lost", before, names), ("worker-joined", names, before)):
+                for name in (name for name in some if name not in others):
+                    self.event(kind, worker=name)
         self._waiting.append(facts)
         if time.monotonic() - self._written >= WRITE_SECONDS:
             self.write()
@@ -57,14 +61,6 @@ class HistoryRecorder:
             self.event("end", reason=reason)
         finally:
             self._writer.close()
-
-    def _note_workers(self, names: list[str]) -> None:
-        before = names if self._workers is None else self._workers
-        self._workers = names
-        for kind, some, others in (("worker-lost", before, names), ("worker-joined", names, before)):
-            for name in some:
-                if name not in others:
-                    self.event(kind, worker=name)
 
 
 def written_together(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from topline.pipeline.certification import certify
 from topline.pipeline.cli.exits import FAILURE
 from topline.pipeline.ingest import extract
 from topline.pipeline.jobs import end_to_end
-from topline.pipeline.jobs.steps import STEPS
+from topline.pipeline.jobs.end_to_end import STEPS
 from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
 from topline.pipeline.prediction import files
 from topline.pipeline.training import train

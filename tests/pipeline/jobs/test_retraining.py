@@ -20,8 +20,8 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import ImageItem, folders
 from topline.pipeline.ingest import Edits, edited_dataset, extract, extraction
 from topline.pipeline.jobs import run
+from topline.pipeline.jobs.end_to_end import STEPS, Steps
 from topline.pipeline.jobs.retraining import RetrainResult, retrain
-from topline.pipeline.jobs.steps import STEPS, Steps
 from topline.pipeline.options import PromotionRule, RetrainConfig, RunConfig
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
