@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from tests.e2e.served_store import END_SECONDS, ServedStore
-from tests.pipeline.fresh_photos import CLASSES, photograph, photographs
+from tests.pipeline.pictures import CLASSES, photograph, photographs
 from topline.storage.models import load_model, read_standing
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store

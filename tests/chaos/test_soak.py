@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.harness import until
 from tests.chaos.soak import Soak
-from tests.pipeline.fresh_photos import photographs
+from tests.pipeline.pictures import photographs
 from topline.storage.models import read_standing
 from topline.storage.stores import open_store
 

@@ -14,7 +14,7 @@ from prefect.assets import Asset
 from prefect.context import AssetContext
 
 from tests.flows.conftest import IN_PROCESS
-from tests.pipeline.fresh_photos import photographs
+from tests.pipeline.pictures import photographs
 from topline.flows import tasks
 from topline.flows.reporting import Entry, LatestValues
 from topline.flows.retraining import retrain

@@ -26,7 +26,7 @@ from prefect.states import Cancelled, Completed, Crashed, Running, Scheduled
 from prefect.types.entrypoint import EntrypointType
 
 from tests.flows.endless import endless
-from tests.pipeline.fresh_photos import photographs
+from tests.pipeline.pictures import photographs
 from topline.flows import retraining, serving, tasks
 from topline.flows.following import server_lost
 from topline.flows.local_server import LocalServer

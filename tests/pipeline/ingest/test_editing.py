@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.sparse import issparse
 
-from tests.pipeline.fresh_photos import photographs
+from tests.pipeline.pictures import photographs
 from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
 from topline.pipeline.certification import certify
 from topline.pipeline.cli import main

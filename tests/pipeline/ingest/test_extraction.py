@@ -17,8 +17,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from tests.pipeline.fresh_photos import photographs
-from tests.pipeline.pictures import BAD_FILES, png, scene, write_classes
+from tests.pipeline.pictures import BAD_FILES, photographs, png, scene, write_classes
 from tests.pipeline.small_network import write_network
 from tests.storage.samples import unit_of
 from tests.storage.test_integrity import flip_first

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.fresh_photos import photograph, photographs, spoil
-from tests.pipeline.pictures import BAD_FILES, write_classes
+from tests.pipeline.pictures import BAD_FILES, photograph, photographs, spoil, write_classes
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.cli import main

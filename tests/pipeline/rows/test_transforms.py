@@ -103,8 +103,9 @@ def test_the_option_names_every_transform() -> None:
     assert [name for name in TRANSFORMS if name not in described] == []
 
 
-DENSE = (RNG.normal(size=(90, 7)) + np.eye(7)[0] * 3.0).astype(np.float32)
-NEW = RNG.normal(size=(11, 7)).astype(np.float32)
+DRAWS = np.random.default_rng(5)
+DENSE = (DRAWS.normal(size=(90, 7)) + np.eye(7)[0] * 3.0).astype(np.float32)
+NEW = DRAWS.normal(size=(11, 7)).astype(np.float32)
 GAMMA = SVC().fit(DENSE.astype(np.float64), np.arange(90) % 2)._gamma
 
 
