@@ -399,17 +399,6 @@ def _quantile(E: Float64Array, coverage: float) -> float:
     return float(np.partition(E, place - 1)[place - 1]) if place <= len(E) else math.inf
 
 
-def prediction_sets(
-    scores: NDArray[Any],
-    probabilities: NDArray[Any] | None,
-    draws: NDArray[Any],
-    weighing: Weighing,
-    thresholds: Float64Array,
-) -> NDArray[np.bool_]:
-    """Return a mask (r, m) of the classes in each row's set; a set may be empty."""
-    return conformity(scores, probabilities, draws, weighing) <= thresholds
-
-
 def smallest_weighings(
     scores: NDArray[Any],
     probabilities: NDArray[Any],
@@ -474,7 +463,7 @@ class SetRule:
     def sets(self, scores: NDArray[Any], draws: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask (r, m) of the classes in the sets of rows with scores (r, m) and draws (r,)."""
         p = None if self.probabilities is None else self.probabilities.probabilities(scores)
-        found = prediction_sets(scores, p, draws, self.weighing, self.thresholds)
+        found = conformity(scores, p, draws, self.weighing) <= self.thresholds
         if self.never_empty:
             empty = np.flatnonzero(~found.any(axis=1))
             found[empty, scores[empty].argmax(axis=1)] = True

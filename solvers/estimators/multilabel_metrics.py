@@ -132,7 +132,12 @@ def _goodness(
 
     n, m = relevant.shape
     nothing = float(np.mean(~relevant.any(axis=1)))
-    for name, measure in (("f1_instance", _f1), ("accuracy", _jaccard), ("subset_accuracy", _exact)):
+    measures: dict[str, Measure] = {
+        "f1_instance": _f1,
+        "accuracy": lambda hits, predicted, sizes: np.asarray(hits / (predicted + sizes - hits)),
+        "subset_accuracy": lambda hits, predicted, sizes: (hits == sizes) * (1.0 * (predicted == sizes)),
+    }
+    for name, measure in measures.items():
         changes = _changes(relevant, scores, measure, of_empty=1.0)
         yield name, np.cumsum(np.concatenate([[nothing], changes.ravel()[order] / n]))
     changes = _changes(relevant.T, scores.T, _f1, of_empty=0.0).T
@@ -157,14 +162,6 @@ def _changes(relevant: BoolArray, scores: Float64Array, measure: Measure, *, of_
 
 def _f1(hits: Int64Array, predicted: Int64Array, sizes: Int64Array) -> Float64Array:
     return np.asarray(2.0 * hits / (predicted + sizes))
-
-
-def _jaccard(hits: Int64Array, predicted: Int64Array, sizes: Int64Array) -> Float64Array:
-    return np.asarray(hits / (predicted + sizes - hits))
-
-
-def _exact(hits: Int64Array, predicted: Int64Array, sizes: Int64Array) -> Float64Array:
-    return np.asarray((hits == sizes) & (predicted == sizes), dtype=np.float64)
 
 
 def _between(ranked: Float64Array, count: int) -> float:

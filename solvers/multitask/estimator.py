@@ -39,11 +39,6 @@ STRATEGIES: Mapping[str, tuple[Callable[..., MultitaskResult], tuple[str, ...]]]
     }
 )
 
-#: Defaults of parameters of single strategies.
-_DEFAULTS = MappingProxyType(
-    {"C_tasks": None, "C_shared": None, "max_alternations": 50, "change_tol": 1e-3, "certify": False}
-)
-
 
 # scikit-learn has no types.
 @dataclass(eq=False, repr=False)
@@ -168,14 +163,14 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
                 f"there is no strategy {self.strategy!r}; use one of {', '.join(STRATEGIES)}"
             )
         solver, own = STRATEGIES[self.strategy]
-        for name in set(_DEFAULTS) - set(own):
-            if getattr(self, name) is not None:
+        for name in STRATEGIES["multi"][1]:
+            if name not in own and getattr(self, name) is not None:
                 raise InvalidProblemError(
                     f"the strategy {self.strategy} has no {name}, which is {getattr(self, name)!r}; leave it"
                     " out"
                 )
         given = {name: getattr(self, name) for name in own}
-        return solver, {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
+        return solver, {name: value for name, value in given.items() if value is not None}
 
     def _keep_result(self, result: MultitaskResult, kernel: Kernel, train: Any) -> None:
         unfinished = self.strategy != "multi" and result.status is not Status.SOLVED

@@ -24,7 +24,7 @@ from topline.pipeline.registry import compare
 from topline.pipeline.report import write_report
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.training import train
-from topline.solvers.calibration import CalibrationRows, fit_probabilities, prediction_sets
+from topline.solvers.calibration import CalibrationRows, conformity, fit_probabilities
 from topline.solvers.errors import InvalidProblemError
 from topline.storage.errors import AccessError
 from topline.storage.schema import SPLITS
@@ -168,7 +168,7 @@ def test_evaluation_measures_probabilities_and_sets(model: str) -> None:
         rule = known.rule(one.coverage, per_class=one.per_class)
         bounds = rows.thresholds(one.coverage, rule.weighing, [""] * M, per_class=one.per_class)
         np.testing.assert_allclose(rule.thresholds, bounds, rtol=1e-12)
-        sets = prediction_sets(scores, p, row_draws(ids, 0), rule.weighing, bounds)
+        sets = conformity(scores, p, row_draws(ids, 0), rule.weighing) <= bounds
         assert one.measured == sets[np.arange(200), labels].mean()
         assert one.mean_size == sets.sum(axis=1).mean()
         assert one.empty == (sets.sum(axis=1) == 0).mean()

@@ -29,7 +29,6 @@ from topline.solvers.calibration import (
     fit_labels,
     fit_probabilities,
     least_rows,
-    prediction_sets,
     reliability,
     share_interval,
     smallest_weighings,
@@ -103,7 +102,7 @@ def test_every_order_of_exchangeable_rows_covers_exactly() -> None:
             rows = CalibrationRows.of(*(part[list(kept)] for part in (scores, p, y, u)))
             bounds = rows.thresholds(coverage, penalty, NAMES, per_class=False)
             one = slice(new, new + 1)
-            covered += bool(prediction_sets(scores[one], p[one], u[one], penalty, bounds)[0, y[new]])
+            covered += bool((conformity(scores[one], p[one], u[one], penalty) <= bounds)[0, y[new]])
         assert covered == exact_rank(11, coverage)
 
 
@@ -128,7 +127,7 @@ def test_sets_may_be_empty_and_are_prefixes_of_the_order() -> None:
     scores, p, y = table(500)
     u = np.random.default_rng(4).random(500)
     bounds = CalibrationRows.of(scores, p, y, u).thresholds(0.5, 0.01, NAMES, per_class=False)
-    sets = prediction_sets(scores, p, u, 0.01, bounds)
+    sets = conformity(scores, p, u, 0.01) <= bounds
     assert {0, 1} <= set(sets.sum(axis=1))
     along = np.take_along_axis(sets, np.argsort(-scores, axis=1), axis=1)
     assert (np.diff(along.astype(int), axis=1) <= 0).all()
@@ -140,14 +139,14 @@ def test_sets_by_rank_are_empty_where_the_best_class_is_least_certain() -> None:
     p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     u = np.random.default_rng(4).random(2000)
     bounds = CalibrationRows.of(scores, p, y, u).thresholds(0.7, None, NAMES, per_class=False)
-    sets = prediction_sets(scores, p, u, None, bounds)
+    sets = conformity(scores, p, u, None) <= bounds
     empty = ~sets.any(axis=1)
     assert 0 < empty.sum() < 1000
     assert p[empty].max() <= p[~empty].max(axis=1).min() + 1e-6
     # Where probabilities are equal the draws decide.
     same = np.full_like(p, 1.0 / 3.0)
     bounds = CalibrationRows.of(scores, same, y, u).thresholds(0.5, None, NAMES, per_class=False)
-    drawn = prediction_sets(scores, same, u, None, bounds)
+    drawn = conformity(scores, same, u, None) <= bounds
     size = drawn.sum(axis=1)
     assert u[size == size.max()].max() <= u[size == size.min()].min()
 
@@ -194,7 +193,7 @@ def test_the_penalty_with_the_smallest_sets_is_found() -> None:
         rows, sizes = CalibrationRows.of(scores, p, y, u), {}
         for penalty in (best, None, "probability", 0.001, 100.0):
             bounds = rows.thresholds(coverage, penalty, "abcdefgh", per_class=False)
-            sizes[penalty] = prediction_sets(scores, p, u, penalty, bounds).sum(axis=1).mean()
+            sizes[penalty] = (conformity(scores, p, u, penalty) <= bounds).sum(axis=1).mean()
         assert sizes[best] == min(sizes.values())
         # A fixed number of guesses with the same coverage is never smaller than sets by rank.
         ranks = np.sort(1 + (scores > scores[np.arange(2000), y][:, None]).sum(axis=1))
