@@ -336,18 +336,16 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
         accuracy = float(weights @ right / weights.sum())
         useless, unscaled = accuracy <= largest + ROUNDING, is_sparse(fit.X) or self.kernel is not None
         note = None if unscaled else scale_note(fit.X[looked_at], means=useless)
-        sizes = "" if note is None else f"{note}; "
-        remedy = "scale the columns (StandardScaler), raise C, or take another loss or other features"
+        found = "" if note is None else f"{note}; "
         if useless:
             guesses = "" if k == 1 else f" in {k} guesses"
-            warnings.warn(
+            found = (
                 f"the model is right of {accuracy:.1%} of its own training rows{guesses}, no better than"
-                f" always answering the largest: {largest:.1%}; {sizes}{remedy}",
-                UserWarning,
-                stacklevel=3,
+                f" always answering the largest: {largest:.1%}; {found}"
             )
-        elif sizes:
-            warnings.warn(f"{sizes}{remedy}", UserWarning, stacklevel=3)
+        if found:
+            remedy = "scale the columns (StandardScaler), raise C, or take another loss or other features"
+            warnings.warn(f"{found}{remedy}", UserWarning, stacklevel=3)
 
 
 @dataclass(eq=False, repr=False)
