@@ -91,4 +91,4 @@ ONE_IMPORTER: Final = {
 }
 
 #: Modules of the solvers with a single importer; it falls as they are merged.
-SOLVERS_WITH_ONE_IMPORTER: Final = 17
+SOLVERS_WITH_ONE_IMPORTER: Final = 10
