@@ -168,6 +168,8 @@ def _local_settings(config: ClusterConfig, *, processes: bool) -> dict[str, Any]
         **MEMORY_SETTINGS,
         **LOG_SETTINGS,
         "distributed.scheduler.work-stealing": False,
+        # It would look at the threads of every worker a hundred times a second.
+        "distributed.worker.profile.enabled": False,
         "distributed.scheduler.worker-ttl": WORKER_TTL if processes else None,
         "distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT,
         "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREAD_VARIABLES, config.threads_per_worker),

@@ -68,11 +68,11 @@ class WeightsSender:
 class WeightsReceiver:
     """Holds the last W that a worker received."""
 
-    _W: Float64Array | None = None
+    _W: FloatArray | None = None
 
     def received(self, message: SentOperation) -> Any:
         """Return the complete operation; raise StateLostError if its W is not here."""
-        weights = {name: array.astype(np.float64, copy=False) for name, array in message.weights.items()}
+        weights = dict(message.weights)
         if message.follows:
             if self._W is None:
                 raise StateLostError("the weights of the operation before are not here")

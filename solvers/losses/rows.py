@@ -170,29 +170,6 @@ def conjugate_sum(
 
 
 @jit
-def change_of_conjugate(
-    conjugate: JitFunction,
-    linear: bool,
-    before: Float64Array,
-    after: Float64Array,
-    y: int,
-    margins: Float64Array,
-) -> float:
-    """Return -Phi*(-after) + Phi*(-before); overwrites `after` if the conjugate is linear.
-
-    Applying a linear one to the difference avoids cancellation of two large values.
-    """
-    value: float = 0.0
-    if linear:
-        for j in range(len(after)):
-            after[j] -= before[j]
-    else:
-        value -= conjugate(before, y, margins)
-    value += conjugate(after, y, margins)
-    return value
-
-
-@jit
 def add_to_sums(rows: LossRows, i: int, loss: float, conjugate: float, square: float) -> None:
     """Store the loss of row i if requested, and add it, -Phi*(-u) and |u|^2, times its weight."""
     weight, sums = rows.weights[i], rows.sums

@@ -19,7 +19,7 @@ from topline.solvers.blocks.vertices import add_by_class, group_nonzeros
 from topline.solvers.crew import Helpers
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.losses import LossForm
-from topline.solvers.losses.rows import change_of_conjugate, update_rows
+from topline.solvers.losses.rows import update_rows
 from topline.solvers.projections.columns import room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -70,22 +70,32 @@ def change_sums(
     changed_rows = 0
     for i in range(len(places)):
         place, changed = places[i], False
-        for j in range(m):
-            changed |= delta[place, j] != 0.0
-        if not changed:
-            continue
-        changed_rows += 1
         row_cross = row_square = 0.0
         for j in range(m):
+            change = np.float64(delta[place, j])
+            if linear and change == 0.0:
+                # Rows of a hinge change in few classes.
+                after[j] = 0.0
+                continue
+            changed |= change != 0.0
             share = own_share if j == y[i] else 1.0
             before[j] = A[place, j]
-            change = np.float64(delta[place, j])
             after[j] = before[j] + change
             row_cross += share * before[j] * change
             row_square += share * change * change
+            if linear:
+                # Of the change, without cancellation of two large values.
+                after[j] -= before[j]
+        if not changed:
+            continue
+        changed_rows += 1
         cross += weights[i] * row_cross
         square += weights[i] * row_square
-        total += weights[i] * change_of_conjugate(conjugate, linear, before, after, y[i], margins)
+        value = 0.0
+        if not linear:
+            value -= conjugate(before, y[i], margins)
+        value += conjugate(after, y[i], margins)
+        total += weights[i] * value
     keep(owners)
     return total, cross, square, changed_rows
 

@@ -28,6 +28,7 @@ from topline.solvers.blocks.ascent.sweeps import (
 from topline.solvers.blocks.block import sum_of_squares
 from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.answers import Clock
+from topline.solvers.core.problem import squared_norm
 from topline.solvers.core.rows import gives_sparse, is_sparse
 from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
@@ -35,6 +36,8 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 #: Rows over which a change is summed at once, and numbers in them.
 _SUMMED_ROWS = 4096
 _SUMMED_NUMBERS = 1 << 22
+#: The least |dW|^2 of a share of the rows, in |W|^2, beside which rounding W to float32 is small.
+_CLEAR = 1e-8
 #: Larger sums are returned in the type of the weights: float32 halves what workers send.
 _NARROW_SUMS = 1 << 16
 #: Least rows, and products, visited between two looks at the clock.
@@ -294,13 +297,18 @@ class AscentPass:
         else:
             add_changes(X, places, changes, factors, out, self._threads, self.block.helpers)
 
-    def _product(self, feed: RowFeed, rows: Int64Array | None) -> Float64Array:
-        """Return the sum of w_i x_i change_i^T, computed anew if W has moved by steps rounded to float32."""
+    def _product(self, feed: RowFeed, rows: Int64Array | None) -> FloatArray:
+        """Return the sum of w_i x_i change_i^T: the way of W, or computed anew if rounding has a part in it."""
         if not self.W.size:  # no time was left for any row
             return np.zeros(self._start.T.shape)
+        start = (self._start if self.sparse else self._start.T).astype(self.W.dtype, copy=False)
         if self.W.dtype == np.float64:
-            start = self._start if self.sparse else self._start.T
             return np.asarray((self.W - start) / self.scale)
+        if rows is not None:
+            way = self.W - start
+            if squared_norm(way) > _CLEAR * squared_norm(start):
+                way /= self.W.dtype.type(self.scale)
+                return way
         product = np.zeros(self.W.shape)
         changed = self.duals.changed() if rows is None else rows
         for portion in feed.in_order(changed) if feed.whole else feed.shuffled(changed, self.random):
