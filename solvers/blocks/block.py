@@ -44,11 +44,14 @@ def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float,
 
 @jit
 def _add_changes(A: Any, change: Any, rows: Any, step: float) -> None:
-    """Add step times the change to some rows of A, in its type."""
+    """Add step times the change to some rows of A, in its type, and set the change to 0."""
     factor = A.dtype.type(step)
     for i in rows:
         for j in range(A.shape[1]):
-            A[i, j] += factor * change[i, j]
+            # Rows of a hinge change in few classes: most of A is not touched.
+            if change[i, j] != 0.0:
+                A[i, j] += factor * change[i, j]
+                change[i, j] = 0.0
 
 
 @jit(fastmath={"contract"})
@@ -174,6 +177,7 @@ class BlockDuals:
                 # The few rows of a part of a round, whatever the number of tiles.
                 _add_changes(A, change, self._moved, pending_step.step)
                 self._applied[:] = number
+                self._moved = self._moved[:0]
                 return
             still = np.diff(np.searchsorted(self._moved, self._cuts)) == 0
             self._applied[still & (self._pending == number)] = number
