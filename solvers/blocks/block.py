@@ -249,12 +249,8 @@ class BlockDuals:
             room.clear()
         else:
             room.dense[before] = 0.0
-        self.narrow(rows)
-        return room
-
-    def narrow(self, rows: Int64Array) -> None:
-        """Record that only these rows of the room may have a change."""
         self._moved = np.sort(rows)
+        return room
 
     def changed(self, round_: int, part: int = 0) -> None:
         """Record that the room holds the change of this round, or of a part of it, for every tile."""

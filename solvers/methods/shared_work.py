@@ -49,11 +49,15 @@ class SharedWork:
         return max(min(round(best), MOST_PARTS), 1)
 
     @property
+    def passes(self) -> float:
+        """Passes in which the blocks make as much progress as one makes in a pass."""
+        return 1.0 + MORE * (self.blocks - 1) / self.parts
+
+    @property
     def seconds(self) -> float:
-        """Seconds of as much progress as one block makes in a pass."""
+        """Seconds of these passes."""
         parts = self.parts if self.blocks > 1 else 0
-        passes = 1.0 + MORE * (self.blocks - 1) / max(parts, 1)
-        return passes * (self.work / self.blocks + parts * self.exchange)
+        return self.passes * (self.work / self.blocks + parts * self.exchange)
 
 
 def threads_speed(threads: int) -> float:

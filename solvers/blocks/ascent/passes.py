@@ -328,7 +328,7 @@ class AscentPass:
             )  # fmt: skip
         self.clock.row_work()
         product = self._product(feed, rows)
-        dtype = self.W.dtype if product.size > _NARROW_SUMS else product.dtype
+        dtype = self.W.dtype if product.size > _NARROW_SUMS else np.float64
         self.clock.product()
         return AscentSums(
             rows=n,

@@ -135,9 +135,6 @@ class BlockAscent(BlockRows):
         work.sweep(feed.drawn(visited) if feed.whole else feed.shuffled(visited, work.random))
         if groups is not None and _move_together(work, groups) > 0.0:
             self._rises[groups.rows] = np.maximum(self._rises[groups.rows], 0.0)
-        # A row at rest has no change.
-        changed = changed[self._rises[changed] > _RESTS]
-        duals.narrow(changed)
         sums = replace(work.stats(feed, changed), filled=len(self._shares))
         if not turn.ends_sweep:
             return sums

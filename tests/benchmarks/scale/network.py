@@ -3,11 +3,12 @@
     python -m tests.benchmarks.scale.network --workers 2 4 8 16
 
 starts workers of which each is reached over a link of --mbit a second and --delay one way, as the coordinator
-is (`tests.benchmarks.scale.network`), trains on a few rows with weights of d m numbers, and prints the
+is (`slow_cluster`), trains on a few rows with weights of d m numbers, and prints the
 seconds and the coordinator's bytes of a round, those of the model, and the seconds of the same rounds where
-links are as fast as the machine.  Then it prints what the model says of 64 and 256 workers for 14 million
-rows of 2,048 features and 21,000 classes: as it is sent, with W from the coordinator alone, and with that
-twice and all in float64.
+links are as fast as the machine.  Then it prints what the models of a round and of shared work
+(`topline.solvers.methods.shared_work`) say of 1 to 256 workers that train a top-5 hinge on 1.28 million rows
+of 2,048 features in 1,000 classes and on 14 million in 21,000: parts of a sweep, passes, rounds of messages,
+terabytes over the coordinator's link, hours, and how many times faster than one worker that is.
 
 The model: a part of a round of `dual_ascent`, of which a sweep has up to 64, sends W to every worker and gets
 a sum of products back, d m numbers each. The copies of W for up to 8 workers pass the coordinator's link one
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import math
 import multiprocessing
 import os
@@ -45,6 +47,7 @@ from topline.pipeline.cluster.calls import ROOTS
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.losses import TopKHinge
+from topline.solvers.methods.shared_work import SWEEP_WORK, SharedWork
 from topline.solvers.operations import Ascend, Operation
 from topline.solvers.operations.base import A
 from topline.solvers.run import solve
@@ -66,8 +69,10 @@ class Messages:
     up: float
 
 
-#: W twice and the sums once, in float64; and W once and the sums, in float32.
-IN_FLOAT64, AS_SENT = Messages(16.0, 8.0), Messages(4.0, 4.0)
+#: W and the sums, in float32.
+AS_SENT = Messages(4.0, 4.0)
+#: Rows, features and classes of the trainings of the model.
+TRAININGS = ((1_281_167, 2_048, 1_000), (14_000_000, 2_048, 21_000))
 
 
 @dataclass(frozen=True)
@@ -96,25 +101,24 @@ class RoundCost:
 
 
 def round_cost(
-    numbers: float, workers: int, messages: Messages, network: Network, work: float, *, handed_on: bool = True
+    numbers: float, workers: int, messages: Messages, network: Network, work: float
 ) -> RoundCost:
     """Return what a round costs with `numbers` = d m, and `work` seconds of the mean worker.
 
     Down pass as many copies of W as follow each other, and up as many sums: min(K, 8) over the coordinator's
-    link, and one for each of ceil(log2(K / 8)) levels.  Without `handed_on` the coordinator sends all K
-    copies itself.
+    link, and one for each of ceil(log2(K / 8)) levels.
     """
     down, up = numbers * messages.down, numbers * messages.up
     roots = min(workers, ROOTS)
     levels = math.ceil(math.log2(workers / roots))
-    copies = roots + levels if handed_on else workers
+    copies = roots + levels
     slowest = 1.0 + network.spread * math.sqrt(2.0 * math.log(workers))
     return RoundCost(
         down=copies * down / network.bytes_per_second,
-        up=(roots + levels) * up / network.bytes_per_second,
+        up=copies * up / network.bytes_per_second,
         delays=REQUESTS * DELAYS * (1 + levels) * network.delay,
         work=work * slowest,
-        nbytes=(roots if handed_on else workers) * down + roots * up,
+        nbytes=roots * (down + up),
     )
 
 
@@ -184,25 +188,27 @@ def measured_table(options: argparse.Namespace) -> list[tuple[int, Measured, Rou
 
 
 def model_table(options: argparse.Namespace) -> str:
-    """Lay out what the model says of a large training."""
-    n, d, m = 14e6, 2048, 21_000
-    lines = [f"n = 14 M, d = {d:,}, m = {m:,}; workers of {options.gflops:g} GFLOP/s that differ by 10 %"]
-    lines.append(
-        f"{'workers':>8}{'Gbit/s':>8}{'messages':>10}{'down':>8}{'up':>7}{'work':>8}{'round':>8}   seconds"
-    )
-    for workers in (64, 256):
-        # A round measures and sweeps: two products with W, and about as much as half of one beside them.
-        work = 2.5 * 2.0 * n * d * m / workers / (options.gflops * 1e9)
-        for gbit in (1, 10, 25):
+    """Lay out what sharing a training costs: parts, passes, bytes and seconds of the model of `shared_work`."""
+    lines = [
+        f"workers of one thread, {options.gflops:g} GFLOP/s, that differ by 10 %; {options.delay * 1e3:g} ms one"
+        f" way; one block takes {options.one_block} passes",
+        f"{'rows':>12}{'classes':>9}{'Gbit/s':>8}{'workers':>9}{'parts':>7}{'passes':>8}{'rounds':>8}{'TB':>8}"
+        f"{'hours':>8}{'times':>7}",
+    ]
+    for n, d, m in TRAININGS:
+        work = SWEEP_WORK * 2.0 * n * d * m / (options.gflops * 1e9)
+        for gbit, workers in itertools.product((1, 10), (1, 8, 16, 64, 256)):
             network = Network(gbit * 1e9 / 8, options.delay, spread=0.1)
-            for name, messages, handed_on in (
-                ("as sent", AS_SENT, True), ("from one", AS_SENT, False), ("float64", IN_FLOAT64, False)
-            ):  # fmt: skip
-                cost = round_cost(d * m, workers, messages, network, work, handed_on=handed_on)
-                lines.append(
-                    f"{workers:>8}{gbit:>8}{name:>10}{cost.down:>8.1f}{cost.up:>7.1f}{cost.work:>8.1f}"
-                    f"{cost.seconds:>8.1f}"
-                )
+            cost = round_cost(d * m, workers, AS_SENT, network, work)
+            sending = cost.down + cost.up + cost.delays / REQUESTS
+            shared = SharedWork(workers, cost.work, sending if workers > 1 else 0.0)
+            parts = shared.parts if workers > 1 else 0
+            passes = options.one_block * shared.passes
+            lines.append(
+                f"{n:>12,}{m:>9,}{gbit:>8}{workers:>9}{parts:>7}{passes:>8.0f}{passes * parts:>8,.0f}"
+                f"{passes * parts * cost.nbytes / 1e12:>8.2f}{options.one_block * shared.seconds / 3600:>8.2f}"
+                f"{work / shared.seconds:>7.1f}"
+            )
     return "\n".join(lines)
 
 
@@ -218,7 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> list[tuple[int, Measured, Ro
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mbit", type=float, default=1000.0, help="megabits a second of each link")
     parser.add_argument("--delay", type=float, default=0.005, help="seconds one way")
-    parser.add_argument("--gflops", type=float, default=1000.0, help="float32 speed of a worker of the model")
+    parser.add_argument("--gflops", type=float, default=111.0, help="float32 speed of a worker of the model")
+    parser.add_argument("--one-block", type=int, default=23, help="passes that one block takes in the model")
     options = parser.parse_args(arguments)
     found = measured_table(options) if options.workers else []
     print(model_table(options))
