@@ -298,7 +298,7 @@ class AscentPass:
             add_changes(X, places, changes, factors, out, self._threads, self.block.helpers)
 
     def _product(self, feed: RowFeed, rows: Int64Array | None) -> FloatArray:
-        """Return the sum of w_i x_i change_i^T: the way of W, or computed anew if rounding has a part in it."""
+        """Return the sum of w_i x_i change_i^T: the way of W, or anew where that is mostly rounding."""
         if not self.W.size:  # no time was left for any row
             return np.zeros(self._start.T.shape)
         start = (self._start if self.sparse else self._start.T).astype(self.W.dtype, copy=False)

@@ -100,9 +100,7 @@ class RoundCost:
         return self.down + self.up + self.delays + self.work
 
 
-def round_cost(
-    numbers: float, workers: int, messages: Messages, network: Network, work: float
-) -> RoundCost:
+def round_cost(numbers: float, workers: int, messages: Messages, network: Network, work: float) -> RoundCost:
     """Return what a round costs with `numbers` = d m, and `work` seconds of the mean worker.
 
     Down pass as many copies of W as follow each other, and up as many sums: min(K, 8) over the coordinator's
@@ -188,26 +186,25 @@ def measured_table(options: argparse.Namespace) -> list[tuple[int, Measured, Rou
 
 
 def model_table(options: argparse.Namespace) -> str:
-    """Lay out what sharing a training costs: parts, passes, bytes and seconds of the model of `shared_work`."""
+    """Lay out what sharing a training costs: parts, passes, bytes and hours of the model."""
+    heads = ("rows", "classes", "Gbit/s", "workers", "parts", "passes", "rounds", "TB", "hours", "times")
     lines = [
-        f"workers of one thread, {options.gflops:g} GFLOP/s, that differ by 10 %; {options.delay * 1e3:g} ms one"
-        f" way; one block takes {options.one_block} passes",
-        f"{'rows':>12}{'classes':>9}{'Gbit/s':>8}{'workers':>9}{'parts':>7}{'passes':>8}{'rounds':>8}{'TB':>8}"
-        f"{'hours':>8}{'times':>7}",
+        f"workers of one thread and {options.gflops:g} GFLOP/s that differ by 10 %",
+        f"one block takes {options.one_block} passes",
+        "".join(f"{head:>11}" for head in heads),
     ]
     for n, d, m in TRAININGS:
         work = SWEEP_WORK * 2.0 * n * d * m / (options.gflops * 1e9)
         for gbit, workers in itertools.product((1, 10), (1, 8, 16, 64, 256)):
             network = Network(gbit * 1e9 / 8, options.delay, spread=0.1)
             cost = round_cost(d * m, workers, AS_SENT, network, work)
-            sending = cost.down + cost.up + cost.delays / REQUESTS
-            shared = SharedWork(workers, cost.work, sending if workers > 1 else 0.0)
-            parts = shared.parts if workers > 1 else 0
-            passes = options.one_block * shared.passes
+            shared = SharedWork(workers, cost.work, cost.down + cost.up + cost.delays / REQUESTS)
+            passes, parts = options.one_block * shared.passes, shared.parts if workers > 1 else 0
+            terabytes = passes * parts * cost.nbytes / 1e12
+            hours, times = options.one_block * shared.seconds / 3600, work / shared.seconds
             lines.append(
-                f"{n:>12,}{m:>9,}{gbit:>8}{workers:>9}{parts:>7}{passes:>8.0f}{passes * parts:>8,.0f}"
-                f"{passes * parts * cost.nbytes / 1e12:>8.2f}{options.one_block * shared.seconds / 3600:>8.2f}"
-                f"{work / shared.seconds:>7.1f}"
+                f"{n:>11,}{m:>11,}{gbit:>11}{workers:>11}{parts:>11}{passes:>11.0f}"
+                f"{passes * parts:>11,.0f}{terabytes:>11.2f}{hours:>11.2f}{times:>11.1f}"
             )
     return "\n".join(lines)
 
