@@ -233,6 +233,28 @@ def test_features_in_memory_are_not_copied_whole(dtype) -> None:
     assert peak < 0.75 * X.size * 4
 
 
+def test_the_weights_of_several_blocks_stay_those_of_their_duals() -> None:
+    """In float32 the change of W in a part is the way that W went: it must be that of A."""
+    random = np.random.default_rng(3)
+    X = np.maximum(random.normal(size=(600, 80)), 0.0).astype(np.float32)
+    y, executor = random.integers(0, 60, len(X)), SerialExecutor(blocks=3)
+    X[np.arange(len(X)), y] += 2.0
+    apart = []
+
+    def compare(_, state) -> None:
+        A = np.concatenate([rows for _, _, rows in executor.duals(state.pending_step)])
+        W = X.astype(np.float64).T @ A.astype(np.float64)
+        apart.append(np.linalg.norm(state.W - W) / max(np.linalg.norm(W), 1e-300))
+
+    with executor:
+        solve(
+            X, y, TopKHinge(3), 1.0 / len(X), method="dual_ascent", tol=1e-4, executor=executor,
+            callbacks=[compare],
+        )  # fmt: skip
+    assert len(apart) > 2
+    assert max(apart) < 1e-5
+
+
 def test_it_needs_far_fewer_passes_than_frank_wolfe() -> None:
     X, y = examples(n=300, d=40, spread=3.0)
     ascent = run(X, y, TopKHinge(2), 1.0, tol=1e-3)
