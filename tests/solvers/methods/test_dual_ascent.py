@@ -242,6 +242,8 @@ def test_the_weights_of_several_blocks_stay_those_of_their_duals() -> None:
     apart = []
 
     def compare(_, state) -> None:
+        if state.exact:  # no part is rounded there
+            return
         A = np.concatenate([rows for _, _, rows in executor.duals(state.pending_step)])
         W = X.astype(np.float64).T @ A.astype(np.float64)
         apart.append(np.linalg.norm(state.W - W) / max(np.linalg.norm(W), 1e-300))
