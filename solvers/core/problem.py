@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse, without_repeats
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.losses import LabelSets, Loss, LossForm
-from topline.solvers.typing import Float64Array, Int64Array, IntArray
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -505,8 +505,8 @@ def problem_key(problem: Problem, labels: IntArray, weights: Float64Array | None
     return digest.hexdigest()
 
 
-def squared_norm(W: Float64Array) -> float:
-    """Return |W|_F^2 in float64."""
+def squared_norm(W: FloatArray) -> float:
+    """Return |W|_F^2, summed in the type of W."""
     flat = W.ravel(order="F" if W.flags.f_contiguous else "C")
     return float(np.vdot(flat, flat))
 

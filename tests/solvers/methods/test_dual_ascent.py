@@ -242,18 +242,16 @@ def test_the_weights_of_several_blocks_stay_those_of_their_duals() -> None:
     apart = []
 
     def compare(_, state) -> None:
-        if state.exact:  # no part is rounded there
-            return
         A = np.concatenate([rows for _, _, rows in executor.duals(state.pending_step)])
         W = X.astype(np.float64).T @ A.astype(np.float64)
         apart.append(np.linalg.norm(state.W - W) / max(np.linalg.norm(W), 1e-300))
 
     with executor:
         solve(
-            X, y, TopKHinge(3), 1.0 / len(X), method="dual_ascent", tol=1e-4, executor=executor,
+            X, y, TopKHinge(3), 1.0 / len(X), method="dual_ascent", tol=1e-6, max_passes=12, executor=executor,
             callbacks=[compare],
         )  # fmt: skip
-    assert len(apart) > 2
+    assert len(apart) > 1
     assert max(apart) < 1e-5
 
 
