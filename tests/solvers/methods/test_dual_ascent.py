@@ -248,8 +248,8 @@ def test_the_weights_of_several_blocks_stay_those_of_their_duals() -> None:
 
     with executor:
         solve(
-            X, y, TopKHinge(3), 1.0 / len(X), method="dual_ascent", tol=1e-6, max_passes=12, executor=executor,
-            callbacks=[compare],
+            X, y, TopKHinge(3), 1.0 / len(X), method="dual_ascent", tol=1e-6, max_passes=12,
+            executor=executor, callbacks=[compare],
         )  # fmt: skip
     assert len(apart) > 1
     assert max(apart) < 1e-5
