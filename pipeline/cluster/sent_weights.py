@@ -19,8 +19,6 @@ from topline.solvers.typing import Float64Array, FloatArray
 #: Weights with fewer numbers are sent in float64, in which sweeps move small ones.
 _NARROWED = 1 << 13
 _NONE = np.empty((0, 0))
-
-
 #: Names of the weights in operations.
 _W, _V = "W", "V"
 

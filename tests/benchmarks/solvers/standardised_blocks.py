@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from tests.benchmarks.datasets import DATA_DIR, load
-from topline import MaxHinge, SerialExecutor, Status, solve
+from topline import MaxHinge, SerialExecutor, Status, TopKHinge, solve
 
+LOSSES = {"max_hinge": MaxHinge(), "topk_hinge": TopKHinge(5)}
 #: Sets of shared data, and shapes (n, d, m) and noise of drawn ones.
 SHARED = ("usps", "letter", "satimage")
 DRAWN = {"synthetic 11,000 x 17": (11_000, 17, 10, 1.5), "synthetic 4,000 x 40": (4_000, 40, 20, 2.0)}
@@ -40,7 +41,7 @@ def standardised(X: np.ndarray) -> np.ndarray:
 def cell(X: np.ndarray, y: np.ndarray, C: float, blocks: int, options: argparse.Namespace) -> str:
     """Give the passes of one run."""
     result = solve(
-        X, y, MaxHinge(), lam=1.0 / (len(y) * C), method=options.method, max_passes=options.passes,
+        X, y, LOSSES[options.loss], lam=1.0 / (len(y) * C), method=options.method, max_passes=options.passes,
         time_limit=options.cap, executor=SerialExecutor(blocks=blocks),
     )  # fmt: skip
     return f"{'' if result.status is Status.SOLVED else '> '}{result.passes:,}"
@@ -50,6 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Print the table as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA_DIR)
+    parser.add_argument("--loss", choices=LOSSES, default="max_hinge")
     parser.add_argument("--method", default="auto")
     parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 8, 32])
     parser.add_argument("--C", type=float, nargs="+", default=[0.1, 1.0, 10.0])
