@@ -75,7 +75,6 @@ ONE_IMPORTER: Final = {
     },
     "Formulas of the certificate, which must reach no solver.": {
         "topline.pipeline.certification.kernels",
-        "topline.pipeline.certification.sums",
     },
     "What an entry point or a command begins with: it is imported when it is asked for.": {
         "topline.flows.deploying",

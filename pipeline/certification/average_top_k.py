@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.certification.formulas import CertifiedLoss, RankedLoss, envelope, penalties
+from topline.pipeline.certification.formulas import RankedLoss, envelope, penalties
+from topline.pipeline.certification.sums import CertificateSums
 
 Array: TypeAlias = NDArray[np.float64]
 #: A pass over the training rows: features (r, d), labels (r,) and an unused value.
@@ -36,33 +36,6 @@ DUAL_W = "dual_W"
 _LOSS_BYTES = 1 << 26
 
 
-@dataclass(frozen=True, eq=False)
-class SmoothedLoss:
-    """A loss and the gammas of its envelope."""
-
-    loss: CertifiedLoss
-    gamma: float
-    gamma_own: float
-
-    def values(self, scores: Array, y: NDArray[Any]) -> Array:
-        """Return Phi_gamma of each row of scores (r, m)."""
-        return envelope(self.loss, scores, y, self.gamma, self.gamma_own)
-
-    def gradients(self, scores: Array, y: NDArray[Any]) -> Array:
-        """Return -grad Phi_gamma of each row (r, m), or a vertex."""
-        return self.loss.gradient(scores, y, self.gamma, self.gamma_own)
-
-
-@dataclass
-class TopSums:
-    """Totals of the passes: the risk at W, and the dual point; sums of p_i, not of 1/n."""
-
-    risk: float
-    product: Array
-    conjugate: float = 0.0
-    penalty: float = 0.0
-
-
 def top_weights(losses: Array, k: float) -> Array:
     """Return p (n,): 1/k for the k largest losses (first among equals), the fraction left for the next."""
     p = np.zeros(len(losses))
@@ -72,23 +45,23 @@ def top_weights(losses: Array, k: float) -> Array:
     return p
 
 
-def top_sums(
-    loss: SmoothedLoss, k: float, n: int, tiles: Pass, W: Array, points: Array, shares: Array
-) -> TopSums:
-    """Return the risk of k losses at W (d, m) and the dual point of `points` (T, d, m) and `shares` (T,)."""
-    at_W = _largest_losses(loss, k, n, tiles, W[None])[0]
-    sums = TopSums(risk=float(top_weights(at_W, k) @ at_W), product=np.zeros(W.shape))
+def add_top(
+    sums: CertificateSums, k: float, n: int, tiles: Pass, W: Array, points: Array, shares: Array
+) -> None:
+    """Add the risk of k losses at W (d, m), and the dual point of `points` (T, d, m) and `shares` (T,)."""
+    at_W = _largest_losses(sums, k, n, tiles, W[None])[0]
+    sums.rows, sums.loss_sum = n, n * float(top_weights(at_W, k) @ at_W)
     together = _points_at_once(n)
     for first in range(0, len(points), together):
         group = slice(first, first + together)
-        losses = _largest_losses(loss, k, n, tiles, points[group])
-        weights = [share * top_weights(row, k) for share, row in zip(shares[group], losses, strict=True)]
-        _add_vertices(sums, loss, tiles, points[group], weights)
-    return sums
+        losses = _largest_losses(sums, k, n, tiles, points[group])
+        # Sums of n p_i, as those of other risks.
+        weights = [n * share * top_weights(row, k) for share, row in zip(shares[group], losses, strict=True)]
+        _add_vertices(sums, tiles, points[group], weights)
 
 
 def passes(points: int, n: int, *, smoothed: bool) -> int:
-    """Return the number of passes of `top_sums`."""
+    """Return the number of passes of `add_top`."""
     groups = -(-points // _points_at_once(n))
     of_losses = 2 if smoothed else 1
     return of_losses + groups * (of_losses + 1)
@@ -98,19 +71,23 @@ def _points_at_once(n: int) -> int:
     return max(1, _LOSS_BYTES // (8 * n))
 
 
-def _largest_losses(loss: SmoothedLoss, k: float, n: int, tiles: Pass, points: Array) -> Array:
+def _largest_losses(sums: CertificateSums, k: float, n: int, tiles: Pass, points: Array) -> Array:
     """Return each row's loss at each point, (T, n); -1 for rows that are not among the k largest.
 
     An envelope lies below its loss by at most gamma radius^2: only rows that may be among the largest are
     evaluated.
     """
     everyone = np.ones((len(points), n), dtype=bool)
-    losses = _losses(loss.loss.values, tiles, points, everyone)
-    if loss.gamma == 0.0:
+    losses = _losses(sums.loss.values, tiles, points, everyone)
+    if sums.gamma == 0.0:
         return losses
-    slack = loss.gamma * loss.loss.radius**2 if isinstance(loss.loss, RankedLoss) else np.inf
+    slack = sums.gamma * sums.loss.radius**2 if isinstance(sums.loss, RankedLoss) else np.inf
     least = -np.partition(-losses, math.ceil(k) - 1, axis=1)[:, math.ceil(k) - 1]
-    return _losses(loss.values, tiles, points, losses >= least[:, None] - slack)
+
+    def smoothed(scores: Array, y: NDArray[Any]) -> Array:
+        return envelope(sums.loss, scores, y, sums.gamma, sums.gamma_own)
+
+    return _losses(smoothed, tiles, points, losses >= least[:, None] - slack)
 
 
 def _losses(
@@ -128,9 +105,7 @@ def _losses(
     return losses
 
 
-def _add_vertices(
-    sums: TopSums, loss: SmoothedLoss, tiles: Pass, points: Array, weights: list[Array]
-) -> None:
+def _add_vertices(sums: CertificateSums, tiles: Pass, points: Array, weights: list[Array]) -> None:
     """Add the vertices at each point of the rows with a weight there."""
     start = 0
     for X, y, _ in tiles():
@@ -140,8 +115,8 @@ def _add_vertices(
             if not len(chosen):
                 continue
             rows, labels, p = X[chosen], y[chosen], here[chosen]
-            U = loss.gradients(np.asarray(rows @ point), labels)
+            U = sums.loss.gradient(np.asarray(rows @ point), labels, sums.gamma, sums.gamma_own)
             sums.product += np.asarray(rows.T @ (U * p[:, None]))
-            sums.conjugate += float(p @ loss.loss.conjugate(U, labels))
-            sums.penalty += float(p @ penalties(U, labels, loss.gamma, loss.gamma_own))
+            sums.conjugate += float(p @ sums.loss.conjugate(U, labels))
+            sums.penalty += float(p @ penalties(U, labels, sums.gamma, sums.gamma_own))
         start += len(y)

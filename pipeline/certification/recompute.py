@@ -32,9 +32,8 @@ from topline.pipeline.certification.average_top_k import (
     CUT_SHARES,
     CUTS,
     DUAL_W,
-    SmoothedLoss,
+    add_top,
     passes,
-    top_sums,
 )
 from topline.pipeline.certification.formulas import certified_loss
 from topline.pipeline.certification.kernels import PRECOMPUTED, KernelRows, Parts, unit_rows
@@ -253,17 +252,10 @@ def _add_top(
     """Add the average top-k risk at W, and a dual point, infeasible only by shares, unless b replaces it."""
     n = len(rows)
     points, shares = _stored_cuts(stored) if sums.product is not None else (stored.W[None][:0], np.ones(0))
-    smoothed = SmoothedLoss(sums.loss, sums.gamma, sums.gamma_own)
     begin(progress, "certify", n * passes(len(points), n, smoothed=sums.gamma > 0), "rows")
 
-    def tiles() -> Iterator[Any]:
-        return _tiles(stored, rows, None, progress)
-
-    found = top_sums(smoothed, k, n, tiles, stored.W, points, shares)
-    sums.rows, sums.loss_sum = n, n * found.risk
+    add_top(sums, k, n, lambda: _tiles(stored, rows, None, progress), stored.W, points, shares)
     if sums.product is not None:
-        sums.product = n * found.product
-        sums.conjugate, sums.penalty = n * found.conjugate, n * found.penalty
         sums.infeasibility = max(0.0, float(shares.sum()) - 1.0, -float(shares.min(initial=0.0)))
         sums.tolerance = FEASIBLE[8]
 

@@ -72,7 +72,7 @@ def run(
 
         def record(one: Any, state: Any) -> bool:
             if one.round == stop_after:
-                flag.ask(15)
+                flag.number = 15
             return recorder(one, state)
 
         solve(X, Y, TopKHinge(2), 0.01, 0.5, "fw", tol=tol, executor=executor, callbacks=[record], **options)
