@@ -38,9 +38,6 @@ COMMAND_LINE: Mapping[str, str] = {
     "PREFECT_CLIENT_MAX_RETRIES": "3",
 }
 
-# For `topline serve`, whose runs log to the server only.
-SERVED: Mapping[str, str] = {"PREFECT_LOGGING_CONFIG_PATH": COMMAND_LINE["PREFECT_LOGGING_CONFIG_PATH"]}
-
 # Most of a run's data in the database are events; Prefect keeps them for a week by default.
 _EVENTS_KEPT = timedelta(days=7)
 

@@ -1,6 +1,6 @@
 """A flow run's page: progress, gaps and a summary as artifacts, and how a run ends that somebody stops.
 
-Training never waits for them: `posted_artifacts` starts its own thread, and abandons it if the server is
+Training never waits for them: `LatestValues` starts its own thread, and abandons it if the server is
 gone. One entry is held per key, so memory is bounded: a slow server skips states, but never the last one.
 """
 
@@ -196,15 +196,19 @@ def report_link(place: str) -> str:
 @contextmanager
 def watched(tol: float | None = None, store: str | None = None) -> Iterator[Watch]:
     """Watch a flow's body: progress, artifacts, log lines and outcome; link `store`'s dashboard."""
-    caller = current_caller()
-    with kept_lines(APILogHandler()), posted_artifacts() as values:
-        if store is not None:
-            values.publish("dashboard", dashboard_entry(store))
+    caller, context = current_caller(), FlowRunContext.get()
+    run = None if context is None else context.flow_run
+    values = LatestValues(poster(None if run is None else run.id), interval=POST_SECONDS)
+    with kept_lines(APILogHandler()):
         try:
+            if store is not None:
+                values.publish("dashboard", dashboard_entry(store))
             yield Watch(values.publish, FlowProgress(values.publish, tol, caller.progress), caller)
         except BaseException as error:
             caller.error = error
             raise
+        finally:
+            values.close(catch_up_seconds())
 
 
 def cancelled_by_signals(function: Callable[Inputs, Result]) -> Callable[Inputs, Result]:
@@ -365,15 +369,3 @@ def catch_up_seconds() -> float:
     Prefect's own limit; the command line shortens it.
     """
     return 1.5 * float(PREFECT_API_REQUEST_TIMEOUT.value())
-
-
-@contextmanager
-def posted_artifacts() -> Iterator[LatestValues]:
-    """Post entries as artifacts of this run in the background; end within `catch_up_seconds()`."""
-    context = FlowRunContext.get()
-    run = None if context is None else context.flow_run
-    values = LatestValues(poster(None if run is None else run.id), interval=POST_SECONDS)
-    try:
-        yield values
-    finally:
-        values.close(catch_up_seconds())

@@ -22,7 +22,9 @@ def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None
     otherwise = "" if name == "serve" else ", or run without --flow"
     environment.require_home(os.environ, otherwise)
     if name == "serve":
-        environment.prepare(os.environ, environment.SERVED)
+        # Its runs log to the server only.
+        log = "PREFECT_LOGGING_CONFIG_PATH"
+        environment.prepare(os.environ, {log: environment.COMMAND_LINE[log]})
         from topline.flows.serving import Serving, serve_retraining
 
         how = {name: value for name, value in parameters.items() if name not in ("config", "cluster")}

@@ -122,11 +122,7 @@ class IntegerOptions:
 
     def spec(self) -> dict[str, Any]:
         """Return name and options."""
-        return {"name": self.name, **self.options()}
-
-    def options(self) -> dict[str, int]:
-        """Return the options by name."""
-        return {name: getattr(self, name) for name in self._names()}
+        return {"name": self.name, **{name: getattr(self, name) for name in self._names()}}
 
     def about(self) -> str:
         """Return the name."""

@@ -62,13 +62,9 @@ class Preprocessing(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            wrong = (
-                (".".join(map(str, part["loc"])), part["msg"].removeprefix("Value error, "))
-                for part in error.errors()
-            )
-            raise InputError(
-                f"{place}: " + "; ".join(f"{name}: {text}" if name else text for name, text in wrong)
-            ) from error
+            parts = ([*map(str, part["loc"]), part["msg"]] for part in error.errors())
+            wrong = "; ".join(f"{'.'.join(name)}: {text}" if name else text for *name, text in parts)
+            raise InputError(f"{place}: {wrong.replace('Value error, ', '')}") from error
 
     def values(self) -> dict[str, Any]:
         """Return plain values for a spec."""

@@ -234,11 +234,10 @@ def place_cells(
 ) -> tuple[ClusterConfig, SharedMemory | None]:
     """Return a sweep's workers and what cells share, None if apart; raise InputError if neither fits."""
     ours = not there and cluster.scheduler is None and cluster.workers != 0
-    if fits_every_process(plan, cluster):
-        most = len(plan.paths) * plan.config.folds
-        fewer = {"workers": min(worker_count(cluster), most)} if ours else {}
-        return cluster.model_copy(update=fewer), None
-    return cluster, shared_memory(plan, cluster, ours=ours)
+    if not fits_every_process(plan, cluster):
+        return cluster, shared_memory(plan, cluster, ours=ours)
+    fewer = min(worker_count(cluster), len(plan.paths) * plan.config.folds)
+    return cluster.model_copy(update={"workers": fewer} if ours else {}), None
 
 
 def shared_memory(plan: SweepPlan, cluster: ClusterConfig, *, ours: bool) -> SharedMemory:

@@ -321,11 +321,9 @@ def settings_of_model(config: TrainConfig, model_url: str) -> TrainConfig:
     Store and dataset are the model's; k, weights, margins, smoothing and method only for the same loss.
     Raises `ConfigError` if the settings do not fit together.
     """
-    model = load_model(model_url)
-    given = config.model_dump(include=config.model_fields_set)
-    own = {"store": model.store.url, "dataset": model.record.dataset}
-    values = {**handed_on(config, model.record), **own, **given, "start_from": model.record.id}
-    return continued(values, model.record)
+    model, given = load_model(model_url), config.model_dump(include=config.model_fields_set)
+    own = {"store": model.store.url, "dataset": model.record.dataset, **given, "start_from": model.record.id}
+    return continued({**handed_on(config, model.record), **own}, model.record)
 
 
 def handed_on(config: TrainConfig, record: ModelRecord) -> dict[str, Any]:
