@@ -94,7 +94,7 @@ def _classed(
     items: Sequence[ImageItem], values: Sequence[object], place: str, missing: str = "has no label"
 ) -> list[ImageItem]:
     """Return images with the classes that labels mean, by the rule of every table; others are refused."""
-    words = class_words(values, place)
+    words = class_words(values, place, [item.path for item in items] if Path(place).is_dir() else None)
     return [
         replace(item, label=word) if word or item.error else replace(item, split=None, error=missing)
         for item, word in zip(items, words, strict=True)

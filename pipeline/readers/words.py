@@ -61,7 +61,7 @@ def label_words(
     return known
 
 
-def class_words(values: Sequence[object], place: str, rows: Sequence[int] | None = None) -> list[str | None]:
+def class_words(values: Sequence[object], place: str, rows: Sequence[Any] | None = None) -> list[str | None]:
     """Return labels as class names, None for those that are missing: the rule of every table and shard.
 
     Where all are numbers, 1.0 is 1, and nan, none and null are missing; beside words, which may be versions,
@@ -110,7 +110,7 @@ def refuse_rows(
     wrong: Sequence[bool],
     fix: str,
     values: Sequence[object] | None = None,
-    rows: Sequence[int] | None = None,
+    rows: Sequence[Any] | None = None,
 ) -> None:
     """Raise `InputError` naming the first rows for which `wrong` is true, and how many more there are."""
     found = [one for one, is_wrong in enumerate(wrong) if is_wrong]
