@@ -192,8 +192,13 @@ def evaluate(
         )
     rows = stored.rows(split)
     if len(rows) == 0:
-        counts = ", ".join(f"{name} {count}" for name, count in rows.dataset.info.counts.items())
-        raise InputError(f"dataset {record.dataset} has no {split} rows to evaluate on (it has {counts})")
+        counted = {name: count for name, count in rows.dataset.info.counts.items() if count}
+        counts = ", ".join(f"{name} {count}" for name, count in counted.items())
+        own = "the validation rows with --split val, or " if split != "val" in counted else ""
+        raise InputError(
+            f"dataset {record.dataset} has no {split} rows to evaluate on (it has {counts}): measure {own}new"
+            " data with --images or --features"
+        )
     head = {"model": record.id, "dataset": record.dataset, "split": split, "rows": len(rows)}
     if record.multilabel:
         found = _label_sets(stored, rows, threshold_for or DEFAULT_RULE, progress)

@@ -272,7 +272,7 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
         boundary=_boundary(stored, point, ids),
         duplicates=None if compare is None else compare.conflicts(config.duplicate_cosine),
         off_topic=None if far is None else verdicts.suspects(far),
-        classes=tuple(_gains(point, found, record.class_names)) if found.folds else (),
+        classes=tuple(_gains(stored, point, found)) if found.folds else (),
         output=None if config.output is None else str(config.output),
         page=None if config.page is None else str(config.page),
     )
@@ -281,12 +281,20 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
     return inspection
 
 
-def _gains(point: DualPoint, found: LeaveOneOut, names: Sequence[str]) -> list[ClassGain]:
+def _alone(train: TrainingRows, y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows are with all others of their class in one row or group, and so in one fold."""
+    units = np.arange(len(y)) if train.groups is None else train.groups
+    classes, _ = np.unique(np.stack([y, units]), axis=1)
+    alone: NDArray[np.bool_] = (np.bincount(classes) == 1)[y]
+    return alone
+
+
+def _gains(stored: StoredModel, point: DualPoint, found: LeaveOneOut) -> list[ClassGain]:
     """Return the classes with significantly more errors on held-out folds than in training."""
     seen, held_out = margins_of(point.scores, point.y, found.k)[0] <= 0.0, found.margins <= 0.0
-    gains = []
-    for code, name in enumerate(names):
-        own = point.y == code
+    gains, judged = [], ~_alone(stored.rows("train"), point.y)
+    for code, name in enumerate(stored.model.record.class_names):
+        own = judged & (point.y == code)
         if own.any():
             share = float(held_out[own].mean())
             least, most = share_interval(share, int(own.sum()))
@@ -298,10 +306,7 @@ def _gains(point: DualPoint, found: LeaveOneOut, names: Sequence[str]) -> list[C
 def _all_rows(stored: StoredModel, point: DualPoint, found: LeaveOneOut) -> JudgedRows:
     """Return the training rows with their findings, and all others as the point's weights judge them."""
     train = stored.rows("train")
-    units = np.arange(len(point.y)) if train.groups is None else train.groups
-    classes, _ = np.unique(np.stack([point.y, units]), axis=1)
-    alone = (np.bincount(classes) == 1)[point.y]
-    judged = JudgedRows.of(train.indices, point.y, found, found.scale, alone)
+    judged = JudgedRows.of(train.indices, point.y, found, found.scale, _alone(train, point.y))
     for rows in _unseen(stored, point.W, found.k, found.scale):
         judged = judged.joined(rows)
     return judged

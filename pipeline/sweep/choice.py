@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from topline.pipeline.cluster import memory_limit, room_for_rows
 from topline.pipeline.cluster.memory_plan import ALONE_READING_BYTES, WHOLE_DUALS
 from topline.pipeline.errors import ConfigError, InputError
@@ -153,8 +155,10 @@ class _Task:
         record = self._record(found)
         if self._calibrates:
             whole, loss = part(found.best.trial.scaling, 0, None), found.best.trial.loss.name
-            scores = search.scores(found.best, whole)
-            fitted = fit_probabilities(scores, whole.held_out_y, one_vs_all=loss.startswith("one_vs_all"))
+            # Rows of a class that the fold's training rows miss, one group or one row, say nothing of scores.
+            known = np.isin(whole.held_out_y, whole.y)
+            scores, y = search.scores(found.best, whole)[known], whole.held_out_y[known]
+            fitted = fit_probabilities(scores, y, one_vs_all=loss.startswith("one_vs_all"))
             record["probabilities"] = {"map": fitted.to_dict(), "rows": len(scores)}
         return record
 

@@ -27,6 +27,7 @@ from topline.pipeline.training import train
 from topline.solvers.estimators.multilabel_metrics import PARTITION_METRICS
 from topline.storage.errors import FormatError
 from topline.storage.models import load_model
+from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
 
 
@@ -100,7 +101,17 @@ def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
     X, labels = make_features(100, 6, 3)
     write_dataset(open_store(tmp_path, create=True), X, labels, np.zeros(100, dtype=np.int8))
     url = train(TrainConfig(store=str(tmp_path), tol=0.2, method="fw"), ClusterConfig(workers=0)).model
-    with pytest.raises(InputError, match=r"no test rows to evaluate on .*train 100"):
+    new = "new data with --images or --features$"
+    with pytest.raises(InputError, match=rf"no test rows to evaluate on \(it has train 100\): measure {new}"):
+        evaluate(url)
+    split = np.zeros(100, dtype=np.int8)
+    split[:9] = SPLITS["val"]
+    write_dataset(open_store(tmp_path / "val", create=True), X, labels, split)
+    url = train(
+        TrainConfig(store=str(tmp_path / "val"), tol=0.2, method="fw"), ClusterConfig(workers=0)
+    ).model
+    said = rf"train 91, val 9\): measure the validation rows with --split val, or {new}"
+    with pytest.raises(InputError, match=said):
         evaluate(url)
     with pytest.raises(InputError, match="'rejected'"):
         evaluate(url, "rejected")

@@ -203,6 +203,16 @@ def test_rows_like_no_class_and_classes_of_few_rows_are_named(tmp_path: Path) ->
     assert found.loo_interval[0] < found.loo_estimate < found.loo_interval[1]
     without = inspect_model(url, InspectConfig(max_passes=0, folds=0))
     assert (without.loo_estimate, without.loo_interval, without.classes) == (None, None, ())
+    # Where all of them are one group, a fold without them has not seen the class: its margins say nothing.
+    named = {name: tmp_path / f"{name}.npy" for name in ("features", "labels", "groups")}
+    groups = np.where(labels == M - 1, N, np.arange(N))
+    for place, values in zip(named.values(), (X, labels, groups), strict=True):
+        np.save(place, values)
+    files = {name: str(place) for name, place in named.items()}
+    import_features(ImportConfig(**files, store=str(tmp_path / "one"), test_share=0.0))
+    found = inspect_model(trained(tmp_path / "one", C=10.0), InspectConfig(max_passes=0))
+    assert f"{M - 1}" not in {one.name for one in found.classes}
+    assert not {one.sample_id for one in found.suspects} & {f"row{i:09d}" for i in rare}
 
 
 @pytest.mark.parametrize("folds", [0, 3])

@@ -122,6 +122,26 @@ def test_probabilities_of_a_search_are_those_of_the_rows_that_it_held_out(store:
     assert found.probabilities.log_loss < log_loss(rows.labels(), own) - 0.1
 
 
+def test_rows_of_a_class_that_the_fold_misses_say_nothing_of_probabilities(tmp_path: Path) -> None:
+    """All rows of the last class are one group, such as the photographs of one afternoon."""
+    y = np.repeat([0, 1, 2], [90, 90, 30])
+    X = np.random.default_rng(0).normal(size=(210, 3)) + 2.0 * np.eye(3)[y]
+    groups = np.where(y == 2, 999, np.arange(210))
+    seed = next(seed for seed in range(99) if not stratified_folds(y, 5, seed, groups)[y == 2].any())
+    for name, values in (("X", X.astype(np.float32)), ("y", y), ("g", groups)):
+        np.save(tmp_path / f"{name}.npy", values)
+    files = {"features": "X", "labels": "y", "groups": "g"}
+    named = {name: str(tmp_path / f"{file}.npy") for name, file in files.items()}
+    store = str(tmp_path / "store")
+    import_features(ImportConfig(**named, store=store, test_share=0.0))
+    config = TrainConfig(store=store, loss="softmax", C=0.1, transforms=("bias",), seed=seed)
+    model = train_as_asked(config, ClusterConfig(workers=0), search=SearchConfig(auto=True)).model
+    info = Dataset.open(open_store(store)).info
+    data = fold_data(FoldSource(store, info.id, 5, seed, None, config.transforms), 0)
+    assert set(data.y.tolist()) == {0, 1}
+    assert calibration_of(StoredModel.open(model)).fitted_rows == (data.held_out_y != 2).sum() > 0
+
+
 def test_what_is_given_is_not_searched(store: str) -> None:
     config = TrainConfig(store=store, loss="max_hinge", C=2.0, transforms=("l2", "bias"))
     found = choose(config, SearchConfig(auto=True))
