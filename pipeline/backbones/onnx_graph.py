@@ -33,10 +33,11 @@ class OnnxGraph:
         """Add a vector of int64; return its name."""
         return self.constant(np.array(values, np.int64))
 
-    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node; return the name of its output."""
+    def add(self, operator: str, *inputs: Any, **attributes: Any) -> str:
+        """Add a node; return the name of its output.  Inputs that are no names are numbers."""
         name = f"{self.prefix}value{len(self.nodes)}"
-        self.add_named(operator, inputs, [name], **attributes)
+        names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
+        self.add_named(operator, names, [name], **attributes)
         return name
 
     def add_named(

@@ -26,7 +26,7 @@ FILTERS: dict[str, Image.Resampling] = {
 }
 
 # Rows beyond a box that a filter looks at, at most, in pixels of the result.
-_REACH = 3.0
+REACH = 3.0
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -107,7 +107,7 @@ class Preprocessing(BaseModel):
         across = (left * width / w, (left + self.crop) * width / w)
         upward, downward = top * height / h, (top + self.crop) * height / h
         # Columns first: versions of Pillow differ in what they begin with, and round to bytes between.
-        reach = _REACH * max(1.0, height / h)
+        reach = REACH * max(1.0, height / h)
         above, below = max(0, int(upward - reach)), min(height, math.ceil(downward + reach))
         chosen = FILTERS[self.interpolation]
         strip = Image.fromarray(image[above:below])

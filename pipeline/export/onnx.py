@@ -18,7 +18,7 @@ from onnx.version_converter import convert_version
 from topline.pipeline.backbones import backbone_of_spec
 from topline.pipeline.backbones.onnx_graph import IR_VERSION, OPSET, OnnxGraph
 from topline.pipeline.backbones.onnx_session import INPUT_TYPES, Network, NetworkBackbone, open_session
-from topline.pipeline.backbones.preprocessing import Preprocessing
+from topline.pipeline.backbones.preprocessing import REACH, Preprocessing
 from topline.pipeline.calibration import calibration_of
 from topline.pipeline.errors import ConfigError, InputError, PipelineError
 from topline.pipeline.options import ExportOptions
@@ -35,6 +35,8 @@ from topline.pipeline.rows import (
 )
 from topline.solvers.calibration import SETTLES, Calibration, ProbabilityMap, SetRule
 
+#: Binary places of Pillow's weights.
+_BITS = 22
 # Protobuf holds no more than 2 GiB in a file.
 LARGEST = (2 << 30) - (64 << 20)
 
@@ -127,26 +129,93 @@ def _normalised(graph: OnnxGraph, preprocessing: Preprocessing, input_type: str)
 
 
 def _square(graph: OnnxGraph, preprocessing: Preprocessing) -> None:
-    """Resize pixels (h, w, 3), columns first as in Pillow, and cut the centre out: (1, 3, crop, crop)."""
-    crop, cubic = graph.integers(preprocessing.crop), preprocessing.interpolation == "bicubic"
-    planes = graph.add("Unsqueeze", graph.add("Transpose", graph.last, perm=[2, 0, 1]), graph.integers(0))
-    sides = graph.add("Slice", graph.add("Shape", planes), graph.integers(2), graph.integers(4))
-    exact = graph.add("Cast", sides, to=TensorProto.DOUBLE)
-    shorter = graph.constant(np.array([preprocessing.shorter_side], np.float64))
-    scale = graph.add("Div", shorter, graph.add("ReduceMin", exact, keepdims=1))
+    """Resize pixels (h, w, 3) and cut (1, 3, crop, crop) out, to the bit as `Preprocessing.square` does."""
+    add, crop = graph.add, preprocessing.crop
+    whole, exact = {"to": TensorProto.INT64}, {"to": TensorProto.DOUBLE}
+    planes = add("Unsqueeze", add("Transpose", graph.last, perm=[2, 0, 1]), graph.integers(0))
+    shape = add("Shape", planes, start=2)
+    sides = add("Cast", shape, **exact)
+    scale = add("Div", float(preprocessing.shorter_side), add("ReduceMin", sides, keepdims=0))
     # `Round` goes to the even one of two neighbours, like Python's.
-    resized = graph.add("Cast", graph.add("Round", graph.add("Mul", exact, scale)), to=TensorProto.INT64)
-    resized = graph.add("Max", resized, crop)
-    first = graph.add("Div", graph.add("Sub", resized, crop), graph.integers(2))
-    last = graph.add("Add", first, crop)
-    cubes = {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1} if cubic else {"mode": "linear"}
+    resized = add("Max", add("Cast", add("Round", add("Mul", sides, scale)), **whole), crop)
+    first = add("Div", add("Sub", resized, crop), 2)
+    ratio = add("Max", add("Div", sides, add("Cast", resized, **exact)), 1.0)
+    low, high = (
+        add("Div", add("Cast", add("Mul", end, shape), **exact), add("Cast", resized, **exact))
+        for end in (first, add("Add", first, crop))
+    )
+    # The rows, and all columns, that a filter may look at.
+    reach = add("Mul", ratio, np.array([REACH, 1e9]))
+    above = add("Cast", add("Max", add("Sub", low, reach), 0.0), **whole)
+    below = add("Cast", add("Min", add("Ceil", add("Add", high, reach)), sides), **whole)
+    planes = add("Slice", planes, above, below, graph.integers(2, 3))
+    # Pillow keeps the ends of a box in float32.
+    start = add("Cast", above, **exact)
+    low, high = (add("Cast", add("Sub", end, start), to=TensorProto.FLOAT) for end in (low, high))
+    step = add("Div", add("Cast", add("Sub", high, low), **exact), float(crop))
+    along = add("Cast", low, **exact), step, add("Sub", below, above)
+    # Columns first, rounded to bytes.
     for axis in (1, 0):
-        side, start, stop = (
-            graph.add("Gather", values, graph.integers(axis)) for values in (resized, first, last)
-        )
-        planes = graph.add("Resize", planes, "", "", side, axes=[2 + axis], antialias=1, **cubes)
-        planes = graph.add("Slice", planes, start, stop, graph.integers(2 + axis))
+        begin, step, size = (add("Gather", values, axis) for values in along)
+        middles = add("Add", begin, add("Mul", np.arange(crop) + 0.5, step))
+        places, weights = _taps(graph, middles, add("Max", step, 1.0), size, preprocessing.interpolation)
+        planes = _weighed(graph, planes, places, weights, axis)
     graph.last = planes
+
+
+def _taps(graph: OnnxGraph, middles: str, width: str, size: str, kind: str) -> tuple[str, str]:
+    """Return places (taps, crop) below `size`, and weights in units of 2^-22, of a filter of a `width`."""
+    add, whole = graph.add, {"to": TensorProto.INT64}
+    support = add("Mul", width, 2.0 if kind == "bicubic" else 1.0)
+    first, last = (
+        add("Cast", add("Add", add(side, middles, support), 0.5), **whole) for side in ("Sub", "Add")
+    )
+    taps = add("Add", add("Mul", add("Cast", add("Ceil", support), **whole), 2), 1)
+    offsets = add("Unsqueeze", add("Range", 0, taps, 1), graph.integers(1))
+    places = add("Add", add("Max", first, 0), offsets)
+    away = add("Add", add("Sub", add("Cast", places, to=TensorProto.DOUBLE), middles), 0.5)
+    x = add("Abs", add("Mul", away, add("Div", 1.0, width)))
+    if kind == "bicubic":
+        near = add("Mul", add("Sub", add("Mul", x, 1.5), 2.5), add("Mul", x, x))
+        far = add("Add", add("Mul", add("Sub", x, 5.0), x), 8.0)
+        far = add("Mul", add("Sub", add("Mul", far, x), 4.0), -0.5)
+        value = add("Where", add("Less", x, 1.0), add("Add", near, 1.0), far)
+    else:
+        value = add("Sub", 1.0, x)
+    there = add(
+        "And", add("Less", places, add("Min", last, size)), add("Less", x, 2.0 if kind == "bicubic" else 1.0)
+    )
+    value = add("Where", there, value, 0.0)
+    value = add("Mul", add("Div", value, add("ReduceSum", value, graph.integers(0))), float(1 << _BITS))
+    weights = add("Cast", add("Add", value, add("Mul", add("Sign", value), 0.5)), to=TensorProto.INT32)
+    return add("Min", places, add("Sub", size, 1)), weights
+
+
+def _weighed(graph: OnnxGraph, planes: str, places: str, weights: str, axis: int) -> str:
+    """Return planes (1, 3, h, w) summed along an axis, with `weights` (taps, crop) of those at `places`."""
+    add, integer = graph.add, {"to": TensorProto.INT32}
+    body = OnnxGraph("", prefix=f"{graph.prefix}axis{axis}_")
+    number, goes_on, total = (f"{body.prefix}{name}" for name in ("number", "goes_on", "total"))
+    column = body.add(
+        "Cast", body.add("Gather", planes, body.add("Gather", places, number), axis=axis + 2), **integer
+    )
+    factors = body.add("Gather", weights, number)
+    factors = body.add("Unsqueeze", factors, body.integers(1)) if axis == 0 else factors
+    body.add_named("Add", [total, body.add("Mul", column, factors)], [f"{total}_after"])
+    body.add_named("Identity", [goes_on], [f"{goes_on}_after"])
+    kinds = (
+        (number, TensorProto.INT64, []),
+        (goes_on, TensorProto.BOOL, []),
+        (total, TensorProto.INT32, None),
+    )
+    inputs = [helper.make_tensor_value_info(*kind) for kind in kinds]
+    outputs = [helper.make_tensor_value_info(f"{name}_after", *rest) for name, *rest in kinds[1:]]
+    loop = helper.make_graph(body.nodes, "taps", inputs, outputs, body.constants)
+    start = np.full((1, 1, 1, 1), 1 << (_BITS - 1), np.int32)
+    count = add("Gather", add("Shape", places), 0)
+    total = add("Loop", count, "", start, body=loop)
+    shares = add("Div", add("Max", total, np.int32(0)), np.int32(1 << _BITS))
+    return add("Cast", add("Min", shares, np.int32(255)), to=TensorProto.UINT8)
 
 
 def _answers(
