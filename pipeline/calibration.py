@@ -22,12 +22,16 @@ from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.solvers.calibration import (
     Calibration,
     CalibrationRows,
+    GuessRule,
     ProbabilityMap,
     Weighings,
+    fit_guesses,
     fit_labels,
     fit_probabilities,
+    own_probabilities,
     tuned_weighings,
 )
+from topline.solvers.errors import InvalidProblemError
 from topline.storage.errors import AccessError, DiskFullError
 from topline.storage.models import Model, calibration_array, save_calibration
 from topline.storage.records import now
@@ -141,14 +145,31 @@ def _made(
     return Calibration(record.class_names, probabilities, fitted_rows, weighings, rows, fitted_on)
 
 
+def guesses_of(stored: StoredModel, price: float, progress: Progress | None = None) -> GuessRule:
+    """Return the rule for the number of guesses at a price, fitted on the model's validation rows.
+
+    Raises `InputError` without probabilities of them, or with too few rows.
+    """
+    probabilities, val = calibration_of(stored, progress).probabilities, stored.rows("val")
+    if probabilities is None or not len(val):
+        raise InputError(
+            f"model {stored.model.record.id} has no validation rows to fit the number of guesses on:"
+            " hold some out with --val-share, or ask for sets with --coverage"
+        )
+    scores, labels, _ = _scored(stored, val, progress)
+    try:
+        return fit_guesses(probabilities, scores, labels, price)
+    except InvalidProblemError as error:
+        raise InputError(f"{error}: hold out more with --val-share") from error
+
+
 def _without_rows(stored: StoredModel) -> tuple[ProbabilityMap | None, int, Weighings, None, str]:
     """Return what a calibration without validation rows begins with: the search's, or the loss's own."""
     record = stored.model.record
     fitted = (record.config.get("chosen") or {}).get("probabilities")
     if fitted is not None:
         return ProbabilityMap(**fitted["map"]), fitted["rows"], (), None, SEARCHED
-    own = ProbabilityMap("temperature", 1.0) if record.loss.get("name") == "softmax" else None
-    return own, 0, (), None, VALIDATION
+    return own_probabilities(str(record.loss.get("name"))), 0, (), None, VALIDATION
 
 
 def _scored(

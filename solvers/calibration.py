@@ -159,6 +159,15 @@ class ProbabilityMap:
         return asdict(self)
 
 
+#: Slopes of the losses whose risk has its least value at the scores log p / slope.
+_OWN_SLOPES = {"softmax": 1.0, "sum_exponential": 2.0}
+
+
+def own_probabilities(loss: str) -> ProbabilityMap | None:
+    """Return the map to the probabilities that a loss, by name, defines itself; None for another."""
+    return ProbabilityMap("temperature", _OWN_SLOPES[loss]) if loss in _OWN_SLOPES else None
+
+
 def fit_probabilities(scores: NDArray[Any], labels: IntArray, *, one_vs_all: bool = False) -> ProbabilityMap:
     """Return the map of least log loss on scores (n, m) and their classes (n,).
 
@@ -572,3 +581,69 @@ def members(classes: Sequence[Any], sets: NDArray[np.bool_], scores: NDArray[Any
     """Return the classes in each row's set, those with the highest scores first."""
     order = np.argsort(-np.asarray(scores), axis=1, kind="stable")
     return [[classes[c] for c in best if row[c]] for best, row in zip(order.tolist(), sets, strict=True)]
+
+
+#: Most guesses of a row, and logarithms of probabilities that decide.
+MOST_GUESSES = 8
+_LAM, _LEAST, _ROWS = 1e-2, 1e-12, 20
+
+
+@dataclass(frozen=True, eq=False)
+class GuessRule:
+    """Rule for sets of a row's best classes, as many as `weights` (guesses + 1, guesses) say."""
+
+    price: float
+    probabilities: ProbabilityMap
+    weights: Float64Array
+
+    def sets(self, scores: NDArray[Any], draws: Any = None) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Return a mask (r, m) of the classes that rows with scores (r, m) are given; nothing is drawn."""
+        features = _features(self.probabilities, scores, self.weights.shape[1])
+        sizes = 1 + (features @ self.weights).argmax(axis=1)
+        places = np.argsort(np.argsort(-np.asarray(scores), axis=1, kind="stable"), axis=1)
+        return np.asarray(places < sizes[:, None])
+
+    def facts(self) -> dict[str, Any]:
+        """Return the rule as plain values for JSON."""
+        return {"guess_price": self.price, "weights": self.weights.tolist()}
+
+
+def fit_guesses(
+    probabilities: ProbabilityMap, scores: NDArray[Any], labels: IntArray, price: float
+) -> GuessRule:
+    """Return the rule for rows like those with scores (n, m) and classes (n,), which trained nothing.
+
+    A miss costs 1, and k guesses cost price log k.  The k of a row has the largest r_k = <v_k, z> + b_k, z the
+    logarithms of its largest probabilities; the selector has the least mean of -sum_k (most - cost_k) log
+    softmax_k(r) (Cortes, Mao, Mohri, Mohri and Zhong, NeurIPS 2024, section 4).  InvalidProblemError for fewer
+    than 20 rows, or a price that is not positive.
+    """
+    scores, y = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.int64)
+    if len(y) < _ROWS or not 0.0 < price < np.inf:
+        raise InvalidProblemError(
+            f"the number of guesses is fitted on {_ROWS} rows or more that trained nothing, for a price above"
+            f" 0; got {len(y)} rows and the price {price:g}"
+        )
+    most = min(MOST_GUESSES, scores.shape[1])
+    ranks = (scores >= scores[np.arange(len(y)), y][:, None]).sum(axis=1)
+    guesses = np.arange(1, most + 1)
+    costs = (ranks[:, None] > guesses) + price * np.log(guesses)
+    worth, z = costs.max() - costs, _features(probabilities, scores, most)
+
+    def objective(flat: Float64Array) -> tuple[float, Float64Array]:
+        R = flat.reshape(-1, most)
+        logs = log_softmax(z @ R, axis=1)
+        slopes = worth.sum(axis=1, keepdims=True) * np.exp(logs) - worth
+        value = -float((worth * logs).sum()) / len(y) + 0.5 * _LAM * float(flat @ flat)
+        return value, (z.T @ slopes / len(y) + _LAM * R).ravel()
+
+    options = {"ftol": 1e-12, "gtol": 1e-8, "maxiter": 1000}
+    start = np.zeros(z.shape[1] * most)
+    found: Any = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    return GuessRule(price, probabilities, found.x.reshape(-1, most))
+
+
+def _features(probabilities: ProbabilityMap, scores: NDArray[Any], most: int) -> Float64Array:
+    """Return the logarithms of the `most` largest probabilities of each row, largest first, and 1."""
+    logs = -np.sort(-probabilities.log_probabilities(scores), axis=1)[:, :most]
+    return np.column_stack([np.maximum(logs, np.log(_LEAST)), np.ones(len(logs))])

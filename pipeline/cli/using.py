@@ -271,6 +271,7 @@ def _listing(
 ) -> list[str]:
     """Return the lines of the first of `count` predictions, where the others are, and what else is known."""
     sets = [] if config.coverage is None else [f"holds it with probability {config.coverage:g}"]
+    sets += [] if config.guess_price is None else ["as many as pay"]
     width = shutil.get_terminal_size().columns if call.out.isatty() else None
     lines = _fitting((kind, "best classes", *sets), listed, width)
     where = f"each in {found.output}" if found.output else "each in the table that --output names"
@@ -297,11 +298,13 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
         "probabilities": found.probabilities,
     }
     if found.sets is not None:
-        kind = "in every class" if found.sets["per_class"] else "on average"
+        what = f"hold as many guesses as pay at the price {config.guess_price}"
+        if config.guess_price is None:
+            kind = "in every class" if found.sets["per_class"] else "on average"
+            what = f"hold the right class with probability {found.sets['coverage']:g} {kind}"
         shown["sets"] = (
-            f"hold the right class with probability {found.sets['coverage']:g} {kind}:"
-            f" {found.sets['mean_size']:.2f} classes a row, {found.sets['empty']:,} times none of these"
-            f"{'; ' * ('note' in found.sets)}{found.sets.get('note', '')}"
+            f"{what}: {found.sets['mean_size']:.2f} classes a row, {found.sets['empty']:,} times none of"
+            f" these{'; ' * ('note' in found.sets)}{found.sets.get('note', '')}"
         )
     shown |= _written(found.output, found.page)
     return Outcome(found.to_dict(), [*facts(shown), *following(("report", url))])

@@ -293,6 +293,13 @@ class PredictConfig(NewRowsConfig):
         lt=1.0,
         description="Return sets of classes that contain the right one with this probability, such as 0.9",
     )
+    guess_price: float | None = Field(
+        default=None,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="Return as many best classes of each row as pay, fitted on the validation rows: a miss"
+        " costs 1, and k guesses cost this times log k",
+    )
     per_class: bool = Field(
         default=False, description="Guarantee the coverage in every class, not only on average"
     )

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from topline.pipeline.calibration import calibration_of, calibration_text, row_draws
+from topline.pipeline.calibration import calibration_of, calibration_text, guesses_of, row_draws
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.evaluation import with_interval
 from topline.pipeline.options import PredictConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
-from topline.solvers.calibration import Interval, ProbabilityMap, SetRule, share_interval
+from topline.solvers.calibration import GuessRule, Interval, ProbabilityMap, SetRule, share_interval
 from topline.solvers.counts import how_many
 from topline.storage.models import ModelRecord
 
@@ -137,7 +137,7 @@ class AnswerRule:
     threshold: float | None
     calibration: str
     probabilities: ProbabilityMap | None
-    sets: SetRule | None
+    sets: SetRule | GuessRule | None
     seed: int
 
     @classmethod
@@ -155,13 +155,17 @@ class AnswerRule:
             raise ConfigError(
                 "--per-class, --never-empty and --sets-by are about sets: give their --coverage, such as 0.9"
             )
-        if config.coverage is not None and record.multilabel:
+        if config.coverage is not None and config.guess_price is not None:
+            raise ConfigError("--coverage and --guess-price both say which classes a set holds: give one")
+        if record.multilabel and (config.coverage is not None or config.guess_price is not None):
             raise ConfigError(
                 f"model {record.id} predicts several labels per row, and sets hold one right class: leave"
-                " --coverage out"
+                " --coverage and --guess-price out"
             )
         known = calibration_of(stored, progress)
-        sets = None
+        sets: SetRule | GuessRule | None = None
+        if config.guess_price is not None:
+            sets = guesses_of(stored, config.guess_price, progress)
         if config.coverage is not None:
             sets = known.rule(config.coverage, per_class=config.per_class, sets_by=config.sets_by)
             sets = replace(sets, never_empty=config.never_empty)

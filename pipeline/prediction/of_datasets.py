@@ -154,7 +154,9 @@ def set_sizes(found: StoredPredictions, dataset: Dataset, rule: AnswerRule) -> d
             for span in map(dataset.plan.bounds, range(dataset.plan.units))
         ]
     )[known]
-    facts = {name: value for name, value in rule.sets.facts().items() if name != "thresholds"}
+    facts = {
+        name: value for name, value in rule.sets.facts().items() if name not in ("thresholds", "weights")
+    }
     return {
         **facts,
         "mean_size": float(sizes.mean()) if len(sizes) else 0.0,

@@ -134,7 +134,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     )
     model, ignored = stored.model.url, len(new.listing.ignored)
     result = PredictResult(model, found, ignored, rule.calibration, config.coverage)
-    schema = table_schema("path", sets=config.coverage is not None)
+    schema = table_schema("path", sets=rule.sets is not None)
     tables = [table_of(schema, block, several=rule.threshold is not None) for block in blocks]
     if rule.threshold is None:
         result = replace(result, scored=scored(tables, stored.model.record.class_names))

@@ -22,9 +22,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from topline.solvers.calibration import (
     Calibration,
     CalibrationRows,
-    ProbabilityMap,
     SetsBy,
+    fit_guesses,
     fit_probabilities,
+    members,
+    own_probabilities,
     tuned_weighings,
 )
 from topline.solvers.core.problem import SmoothingKind, scale_note
@@ -40,7 +42,7 @@ from topline.solvers.estimators.base import (
     combined_weights,
     seed_of,
 )
-from topline.solvers.losses import Loss, Softmax, checked_k
+from topline.solvers.losses import Loss, checked_k
 from topline.solvers.methods import method_named
 from topline.solvers.names import DEFAULT_K, DEFAULT_LOSS, DEFAULT_METHOD, default_k, k_note
 from topline.solvers.run import Callback, PrintProgress, regularisation_path
@@ -148,13 +150,29 @@ class CalibratedScores:
         return [self.classes_[members] for members in found] if labels else found
 
     @available_if(_has_probabilities)
+    def fit_guesses(self, X: Any, y: Any, price: float = 0.05) -> Self:
+        """Fit the number of guesses of a row on X (n, d), y (n,), 20 rows or more that trained nothing.
+
+        A miss costs 1, and k guesses cost price log k.  Probabilities come first.  Raises InvalidProblemError
+        (a ValueError) for fewer rows or a price that is not positive.
+        """
+        self.guesses_ = fit_guesses(self._probability_map(), *self._scored_labels(X, y), price)
+        return self
+
+    def predict_guesses(self, X: Any) -> list[Any]:
+        """Return a list of each row's guesses, best first, as many as `fit_guesses` found to pay."""
+        check_is_fitted(self, "guesses_")
+        scores = self._plain_scores(X)
+        return members(self.classes_, self.guesses_.sets(scores), scores)
+
+    @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Float64Array:
         """Return the log probabilities of the classes, (rows, m).
 
-        Available for the loss "softmax", whose likelihood they are, and after `fit_probabilities`: hinges
-        depend only on the order of scores and top-k entropies on the likelihood of k guesses, so their scores
-        alone give no probabilities.  With sample or class weights softmax's probabilities are those of
-        examples drawn with these weights.
+        Available for the loss "softmax", whose likelihood they are, for "sum_exponential", whose least risk
+        is at half of their logarithms, and after `fit_probabilities`: hinges depend only on the order of
+        scores and top-k entropies on the likelihood of k guesses, so their scores alone give none.  With
+        sample or class weights softmax's probabilities are those of examples drawn with these weights.
         """
         found = self._probability_map()
         return np.asarray(found.log_probabilities(self._plain_scores(X)))
@@ -168,9 +186,7 @@ class CalibratedScores:
         known = self.__dict__.get("calibration_")
         if known is not None and known.probabilities is not None:
             return known.probabilities
-        if isinstance(self._fitted_loss, Softmax) or bool(self._fitted_loss == Softmax.name):
-            return ProbabilityMap("temperature", 1.0)
-        return None
+        return own_probabilities(str(getattr(self._fitted_loss, "name", self._fitted_loss)))
 
     def _plain_scores(self, X: Any) -> Float64Array:
         """Return scores (rows, m) with the classes' own differences, which `_scores` doubles for two."""
@@ -363,8 +379,9 @@ class TopKClassifier(TopKModel):
     ----------
     loss : "softmax", "max_hinge", "topk_hinge", "usunier_hinge", "weighted_topk_hinge",
         "weighted_usunier_hinge", "structured_hinge", "topk_others_hinge", "topk_entropy", "one_vs_all_hinge",
-        "one_vs_all_logistic", "truncated_topk_entropy" (with lbfgs only, and without a certificate), or one
-        of the losses of this package as a value, such as ``TopKHinge(5)``
+        "one_vs_all_logistic", "ldr_kl", "sum_exponential", "polyhedral_topk", "truncated_topk_entropy" (with
+        lbfgs only, and without a certificate), or one of the losses of this package as a value, such as
+        ``TopKHinge(5)``
     k : number of guesses: k of losses that have one (and of rank weights given by name), and the default of
         `predict_top_k` and `top_k_score`; at most the number of classes.  None is 5 or, with fewer than ten
         classes, half of them for a loss and at most all for guesses; a UserWarning says what a loss of more

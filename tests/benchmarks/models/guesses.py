@@ -2,10 +2,8 @@
 
     python -m tests.benchmarks.models.guesses [--data FOLDER] [--sets NAME ...] [--seeds N] [--quick]
 
-The classifier is the softmax of `loss_accuracy`.  The selector is trained on the validation rows by a
-cost-weighted softmax (Cortes et al., "Cardinality-aware set prediction and top-k classification", NeurIPS
-2024): a mistake costs 1 and k guesses, of 1 to 8, `PRICES` log(k).  Its features are those of the row and the
-logarithms of the best probabilities; its lam is the best on the last of these rows.  The conformal sets are
+The classifier is the softmax of `loss_accuracy`.  The selector is that of `predict --guess-price`, fitted to
+the validation rows: a mistake costs 1 and k guesses, of 1 to 8, `PRICES` log(k).  The conformal sets are
 of the kind that is smallest on the validation rows, with the threshold that gives them the selector's mean
 size.  Printed are the shares of test rows whose class is held, and the paired difference with its standard
 error, over all seeds.
@@ -18,54 +16,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy.special import log_softmax
 
 from tests.benchmarks.datasets import DATA_DIR
-from tests.benchmarks.models.loss_accuracy import COSTS, LOADERS, Cut, Floats, minimised, ways_of
-from topline.solvers.calibration import conformity, fit_probabilities, smallest_weighings
+from tests.benchmarks.models.loss_accuracy import COSTS, LOADERS, Cut, Floats
+from topline import Softmax
+from topline.solvers.calibration import conformity, fit_guesses, fit_probabilities, smallest_weighings
 
-PRICES, LAMBDAS, MOST = (0.02, 0.05, 0.1, 0.2), (1e-1, 1e-2, 1e-3), 8
+PRICES = (0.02, 0.05, 0.1, 0.2)
 
 
 def selected(cut: Cut) -> list[Floats]:
     """Return by price (3, n): sizes of the sets of the test rows, and the hits of both kinds of sets."""
-    X, y, valid, way = cut.X.astype(np.float64), cut.y, cut.valid, ways_of(1)["softmax"]
-    tried = [cut.W(cut.train, way, C) for C in COSTS]
+    X, y, valid = cut.X.astype(np.float64), cut.y, cut.valid
+    tried = [cut.W(cut.train, Softmax(), 0.0, C) for C in COSTS]
     W = max(tried, key=lambda W: float(np.mean((X[valid] @ W).argmax(axis=1) == y[valid])))
     scores, draws = X @ W, np.random.default_rng(0).random(len(y))
-    p = fit_probabilities(scores[valid], y[valid]).probabilities(scores)
-    ranks = (scores >= scores[np.arange(len(y)), y][:, None]).sum(axis=1)
-    best = np.log(-np.sort(-p, axis=1)[:, :MOST] + 1e-12)
-    features = np.column_stack([X, (best - best[valid].mean(axis=0)) / (best[valid].std(axis=0) + 1e-9)])
-    guesses = np.arange(1, best.shape[1] + 1)
+    fitted = fit_probabilities(scores[valid], y[valid])
+    p, rows = fitted.probabilities(scores), np.arange(len(y))
     tuning = (scores[valid], p[valid], y[valid], draws[valid])
-    first, last = np.split(valid, [len(valid) * 7 // 10])
     found = []
     for price in PRICES:
-        costs = (ranks[:, None] > guesses) + price * np.log(guesses)
-        spent = []
-        for lam in LAMBDAS:
-            R = _selector(features[first], costs[first], lam)
-            spent.append(costs[last, (features[last] @ R).argmax(axis=1)].mean())
-        R = _selector(features[valid], costs[valid], LAMBDAS[int(np.argmin(spent))])
-        sizes = guesses[(features[cut.test] @ R).argmax(axis=1)]
-        coverage = float(np.mean(ranks[valid] <= guesses[(features[valid] @ R).argmax(axis=1)]))
-        weighing = smallest_weighings(*tuning, [min(coverage, 0.99)])[0]
+        sets = fit_guesses(fitted, scores[valid], y[valid], price).sets(scores)
+        sizes, ours = sets.sum(axis=1)[cut.test], sets[rows, y]
+        weighing = smallest_weighings(*tuning, [min(float(ours[valid].mean()), 0.99)])[0]
         E = conformity(scores[cut.test], p[cut.test], draws[cut.test], weighing)
         held = np.sort(E.ravel())[int(sizes.sum()) - 1] >= E[np.arange(len(E)), y[cut.test]]
-        found.append(np.array([sizes, ranks[cut.test] <= sizes, held], dtype=np.float64))
+        found.append(np.array([sizes, ours[cut.test], held], dtype=np.float64))
     return found
-
-
-def _selector(features: Floats, costs: Floats, lam: float) -> Floats:
-    """Return the weights (d, k) of the least sum of -(largest cost - cost) log softmax over rows (n, d)."""
-    worth = costs.max() - costs
-
-    def value(S: Floats) -> tuple[Floats, Floats]:
-        logs = log_softmax(S, axis=1)
-        return -(worth * logs).sum(axis=1), worth.sum(axis=1)[:, None] * np.exp(logs) - worth
-
-    return minimised(value, features, costs.shape[1], lam)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Floats]:
