@@ -615,8 +615,8 @@ def fit_guesses(
 
     A miss costs 1, and k guesses cost price log k.  The k of a row has the largest r_k = <v_k, z> + b_k, z the
     logarithms of its largest probabilities; the selector has the least mean of -sum_k (most - cost_k) log
-    softmax_k(r) (Cortes, Mao, Mohri, Mohri and Zhong, NeurIPS 2024, section 4).  InvalidProblemError for fewer
-    than 20 rows, or a price that is not positive.
+    softmax_k(r) (Cortes, Mao, Mohri, Mohri and Zhong, NeurIPS 2024).  InvalidProblemError for fewer than 20
+    rows, or a price that is not positive.
     """
     scores, y = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.int64)
     if len(y) < _ROWS or not 0.0 < price < np.inf:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
 #: Parameter of a loss's constructor.
-Parameter: TypeAlias = Literal["k", "rho", "margins"]
+Parameter: TypeAlias = Literal["k", "rho", "margins", "temperature"]
 
 
 class LossRule(NamedTuple):
@@ -43,8 +43,11 @@ LOSS_RULES: Mapping[str, LossRule] = MappingProxyType(
         "weighted_topk_hinge": LossRule("rho"),
         "weighted_usunier_hinge": LossRule("rho"),
         "softmax": LossRule(smooth=True),
+        "ldr_kl": LossRule("temperature", smooth=True),
+        "sum_exponential": LossRule(smooth=True),
         "topk_entropy": LossRule("k", of_others=True, smooth=True),
         "truncated_topk_entropy": LossRule("k", of_others=True, smooth=True),
+        "polyhedral_topk": LossRule("k", of_others=True),
         "one_vs_all_hinge": LossRule(),
         "one_vs_all_logistic": LossRule(smooth=True),
         "multilabel_hinge": LossRule(),

@@ -17,6 +17,10 @@ The losses that are no rank losses, and those of label sets:
                      -1 elsewhere; a dual row is alpha_j = z_j a_j, 0 <= a_j <= 1
     top-k entropy    Phi = max of <a, x> - sum x log x - p log p, p = 1 - sum x, over x in the top-k simplex
                      {x >= 0, sum x <= 1, x_j <= sum x / k}; softmax is k = 1
+    ldr_kl           Phi = T log sum_j exp(a_j / T), a_y = 0; -Phi*(-alpha) = sum x + T (entropy of x and p)
+    sum exponential  Phi = sum_{j != y} exp(s_j - s_y); x >= 0, and -Phi*(-alpha) = sum x - x log x
+    polyhedral       Phi = max over r of (mean of the r highest s) + 1 - min(k, r) / r, minus s_y; with p in
+                     the simplex, alpha = e_y - p, -Phi*(-alpha) = 1 - (the sum of the k largest p)
 
 The truncated top-k entropy with k > 1 is not convex: there is nothing to certify its models with.
 With the label set Y of a row, its complement N and scores s,
@@ -428,6 +432,9 @@ def certified_loss(
         "multilabel_hinge": _MultilabelHinge(own),
         "multilabel_softmax": _MultilabelSoftmax(own),
         "softmax": _TopKEntropy(1),
+        "ldr_kl": _TopKEntropy(1, float(record.get("temperature", 1.0)), 1.0),
+        "sum_exponential": _SumExponential(),
+        "polyhedral_topk": _PolyhedralTopK(k),
         "topk_entropy": _TopKEntropy(k),
         "truncated_topk_entropy": _TopKEntropy(1),
     }
@@ -510,17 +517,19 @@ class _Entropic(NamedTuple):
 
 @dataclass(frozen=True)
 class _TopKEntropy:
-    """The top-k entropy loss; softmax for k = 1."""
+    """The top-k entropy loss at a temperature T, with a margin; softmax for k = 1."""
 
     k: int
+    T: float = 1.0
+    margin: float = 0.0
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        return np.asarray(np.logaddexp(0.0, self._solve(_differences(scores, y)).level))
+        return np.asarray(self.T * np.logaddexp(0.0, self._solve(self._violations(scores, y)).level))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
         """Return the dual row of the maximising x; the loss is smooth, so gamma is 0."""
-        a = _differences(scores, y)
+        a = self._violations(scores, y)
         found = self._solve(a)
         at_cap = found.capped[:, None]
         # Classes above the tail are at their cap.
@@ -532,9 +541,11 @@ class _TopKEntropy:
         return dual_rows(expit(found.level)[:, None] * shares, y)
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
-        """Return -sum x log x - p log p of each row."""
+        """Return -T (sum x log x + p log p) + margin sum x of each row."""
         x = np.maximum(others_of(-alpha, y), 0.0)
-        return np.asarray(entr(x).sum(axis=1) + entr(np.maximum(0.0, 1.0 - x.sum(axis=1))))
+        total = x.sum(axis=1)
+        entropy = entr(x).sum(axis=1) + entr(np.maximum(0.0, 1.0 - total))
+        return np.asarray(self.T * entropy + self.margin * total)
 
     def violations(self, alpha: Array, y: Labels) -> Array:
         """Return by how much each row leaves the top-k simplex."""
@@ -543,6 +554,10 @@ class _TopKEntropy:
         own = _own_entries(alpha, y)[:, 0]
         amounts = [np.abs(own - total), -x.min(axis=1), total - 1.0, x.max(axis=1) - total / self.k]
         return np.asarray(np.maximum(np.max(amounts, axis=0), 0.0))
+
+    def _violations(self, scores: Array, y: Labels) -> Array:
+        """Return (margin + s_j - s_y) / T of the others, (r, m - 1)."""
+        return np.asarray((_differences(scores, y) + self.margin) / self.T)
 
     def _solve(self, a: Array) -> _Entropic:
         """Find the optimal s = sum x.
@@ -567,6 +582,77 @@ class _TopKEntropy:
         keeps = free * np.exp(ranked - tails) <= (1.0 + 1e-13) / self.k
         capped = np.argmax(keeps, axis=1)
         return _Entropic(levels[np.arange(len(a)), capped], capped, tails, top)
+
+
+@dataclass(frozen=True)
+class _SumExponential:
+    """The sum of exponentials, whose domain has no size."""
+
+    radius: ClassVar[float] = 1.0
+
+    def values(self, scores: Array, y: Labels) -> Array:
+        return np.asarray(np.exp(_differences(scores, y)).sum(axis=1))
+
+    def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
+        """Return the dual row of x = exp(s_j - s_y); the loss is smooth, so gamma is 0."""
+        return dual_rows(np.exp(_differences(scores, y)), y)
+
+    def conjugate(self, alpha: Array, y: Labels) -> Array:
+        """Return sum x - x log x of each row."""
+        x = np.maximum(others_of(-alpha, y), 0.0)
+        return np.asarray((x + entr(x)).sum(axis=1))
+
+    def violations(self, alpha: Array, y: Labels) -> Array:
+        """Return by how much x leaves the positive orthant, or alpha_y its sum."""
+        x, own = others_of(-alpha, y), _own_entries(alpha, y)[:, 0]
+        return np.asarray(np.maximum(np.maximum(np.abs(own - x.sum(axis=1)), -x.min(axis=1)), 0.0))
+
+
+@dataclass(frozen=True)
+class _PolyhedralTopK:
+    """The polyhedral surrogate of the top-k error."""
+
+    k: int
+    radius: ClassVar[float] = 1.0
+
+    def values(self, scores: Array, y: Labels) -> Array:
+        own = _own_entries(scores, y)
+        ranks = np.arange(1, scores.shape[1] + 1)
+        means = np.cumsum(-np.sort(own - scores, axis=1), axis=1) / ranks
+        return np.asarray((means + 1.0 - np.minimum(self.k, ranks) / ranks).max(axis=1))
+
+    def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
+        """Return e_y - p, p the mean of the r best classes, or for gamma > 0 of the envelope.
+
+        There -p maximises <s + gamma e_y, p> - gamma/2 |p|^2 - (the sum of the k largest p): with the classes
+        in the order of b = s + gamma e_y, p sorted is the projection on the simplex of b - e, e = (1, .., 1,
+        0, ..) with k ones, made non-increasing.
+        """
+        own = np.arange(scores.shape[1]) == y[:, None]
+        b = scores + gamma * own
+        order = np.argsort(-b, axis=1, kind="stable")
+        ranks = np.arange(1, b.shape[1] + 1)
+        ranked = np.take_along_axis(b, order, axis=1)
+        if gamma == 0.0:
+            gains = np.cumsum(ranked, axis=1) / ranks - np.minimum(self.k, ranks) / ranks
+            best = gains.argmax(axis=1)[:, None] + 1
+            p = (ranks <= best) / best
+        else:
+            p = np.array([isotonic_regression(row - (ranks <= self.k), increasing=False).x for row in ranked])
+            levels = (np.cumsum(p, axis=1) - gamma) / ranks
+            p = np.maximum(p - levels.max(axis=1, keepdims=True), 0.0) / gamma
+        rows = np.empty_like(b)
+        np.put_along_axis(rows, order, -p, axis=1)
+        return np.asarray(rows + own)
+
+    def conjugate(self, alpha: Array, y: Labels) -> Array:
+        """Return 1 - (the sum of the k largest p) of each row."""
+        p = (np.arange(alpha.shape[1]) == y[:, None]) - alpha
+        return np.asarray(np.sort(p, axis=1)[:, : -self.k].sum(axis=1))
+
+    def violations(self, alpha: Array, y: Labels) -> Array:
+        """Return by how much each row leaves the simplex."""
+        return _TopKEntropy(1).violations(alpha, y)
 
 
 def _differences(scores: Array, y: Labels) -> Array:

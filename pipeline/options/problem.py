@@ -32,7 +32,7 @@ def chosen_loss(config: TrainConfig, m: int, facts: ClassFacts | None = None) ->
     if weights is None and config.loss.startswith("weighted_"):
         weights = "linear"
     margins = None if config.margins is None else make_margins(config.margins, facts, m)
-    return make_loss(config.loss, config.k, weights, margins)
+    return make_loss(config.loss, config.k, weights, margins, config.temperature)
 
 
 def top_count(config: Mapping[str, Any], n: int) -> float | None:

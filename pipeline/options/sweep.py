@@ -225,4 +225,5 @@ class SweepConfig(ProblemConfig):
             max_passes=self.max_passes,
             weights=self.weights if loss.startswith("weighted_") else None,
             margins=self.margins if loss == "structured_hinge" else None,
+            temperature=self.temperature if loss == "ldr_kl" else None,
         )

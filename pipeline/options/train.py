@@ -114,6 +114,9 @@ class ProblemConfig(Options):
         description="Margins of the structured hinge: an m x m matrix (.npy or .csv), logit-adjusted[:TAU] or"
         " ldam[:POWER] by class sizes, or tree:FILE of child,parent",
     )
+    temperature: float | None = Field(
+        default=None, gt=0.0, allow_inf_nan=False, description="Temperature of the loss ldr_kl (0.3)"
+    )
     smoothing_kind: Literal["moreau", "others"] = Field(
         default="moreau", description="Smooth in all m scores, or (others) in those of the other classes only"
     )
@@ -221,6 +224,8 @@ class TrainConfig(ProblemConfig):
             )
         if self.margins is not None and self.loss != "structured_hinge":
             raise ValueError(f"margins belong to loss structured_hinge, not to {self.loss}")
+        if self.temperature is not None and self.loss != "ldr_kl":
+            raise ValueError(f"temperature belongs to loss ldr_kl, not to {self.loss}")
         if self.weights is not None and not self.loss.startswith("weighted_"):
             raise ValueError(f"weights belong to the weighted losses, not to {self.loss}")
         rule = LOSS_RULES[self.loss]
@@ -241,8 +246,8 @@ class TrainConfig(ProblemConfig):
 
 #: What says how to train: any of these is one fit.
 SETTLED = (
-    "loss", "C", "k", "weights", "margins", "smoothing", "smoothing_kind", "average_top", "method", "kernel",
-    "resume", "start_from",
+    "loss", "C", "k", "weights", "margins", "temperature", "smoothing", "smoothing_kind", "average_top",
+    "method", "kernel", "resume", "start_from",
 )  # fmt: skip
 #: Of these a search that is asked for leaves what is given.
 LEFT = ("loss", "C", "k")

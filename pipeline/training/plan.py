@@ -65,7 +65,7 @@ _SAME = {"loss", "k", "C", "smoothing", "smoothing_kind"}
 #: Settings that a model does not pass on: where and how long its training ran, and its start.
 _OWN = {"store", "dataset", "resume", "start_from", "checkpoint_seconds", "certify", "chosen"}
 #: Settings that concern one loss and are not passed on to another.
-_OF_LOSS = {"k", "weights", "margins", "smoothing", "smoothing_kind", "method"}
+_OF_LOSS = {"k", "weights", "margins", "temperature", "smoothing", "smoothing_kind", "method"}
 
 Options = TypeVar("Options", bound=BaseModel)
 

@@ -78,6 +78,7 @@ class Envelopes:
             problem = replace(problem, smoothing=problem.smoothing + sigma)
         self._vertices = DenseVertices(problem, smoothed=True, crew=crew)
         self._curvature, self._smooth = problem.form.family.curvature, problem.form.smooth
+        self._form = problem.form
         self._all_smoothed = problem.own_share == 1.0
         #: c, the scale over which u moves by its whole range; 1 for a smooth loss.
         self._stiffness = problem.smoothing or 1.0
@@ -93,8 +94,8 @@ class Envelopes:
     def weighed(self, curved: CurvedRows, T: FloatArray) -> FloatArray:
         """Return w_i J_i t_i for the rows of T (r, m), in its precision."""
         if self._curvature is not None:
-            product = np.empty_like(T)
-            self._curvature.times(curved.U.astype(T.dtype, copy=False), curved.y, curved.weights, T, product)
+            product, U = np.empty_like(T), curved.U.astype(T.dtype, copy=False)
+            self._curvature.times(U, curved.y, curved.weights, self._form.table, T, product)
             return product
         return np.asarray(self.moved(curved, T) * curved.weights[:, None], dtype=T.dtype)
 
@@ -111,7 +112,7 @@ class Envelopes:
             )
         m = curved.U.shape[1]
         entries = np.empty((len(curved.U), m * (m + 1) // 2), dtype)
-        self._curvature.pairs(curved.U, curved.y, curved.weights, entries)
+        self._curvature.pairs(curved.U, curved.y, curved.weights, self._form.table, entries)
         return entries
 
     def moved(self, curved: CurvedRows, T: Any) -> Float64Array:

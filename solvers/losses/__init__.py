@@ -9,7 +9,7 @@ modules directly: `functions` declares the functions of a loss, `rows` and `batc
 from __future__ import annotations
 
 from topline.solvers.losses.base import Loss, LossForm, checked_k, exponential, flat, linear
-from topline.solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
+from topline.solvers.losses.entropy import LDRKL, Softmax, SumExponential, TopKEntropy, TruncatedTopKEntropy
 from topline.solvers.losses.hinges import (
     MaxHinge,
     StructuredHinge,
@@ -23,4 +23,5 @@ from topline.solvers.losses.label_sets import LabelSets
 from topline.solvers.losses.margins import ldam_margins, logit_adjusted_margins, tree_margins
 from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from topline.solvers.losses.one_vs_all import OneVsAll
+from topline.solvers.losses.polyhedral import PolyhedralTopK
 from topline.solvers.losses.registry import LOSSES, loss_from_dict, make_loss

@@ -90,8 +90,8 @@ class Curvature(NamedTuple):
 
     Attributes
     ----------
-    times : (U, y, weights, T, product) writes w_i J_i t_i to `product` (r, m).
-    pairs : (U, y, weights, entries) writes w_i J_i,jk for k <= j, row by row of J, to `entries`.
+    times : (U, y, weights, table, T, product) writes w_i J_i t_i to `product` (r, m).
+    pairs : (U, y, weights, table, entries) writes w_i J_i,jk for k <= j, row by row of J, to `entries`.
     """
 
     times: Callable[..., None]
@@ -120,6 +120,7 @@ class Family:
     ranks : how to find vertices by ranking classes, for hinges over ranks; None for dense vertices.
     labels : what y may be.
     balanced : whether the rows of the domain sum to zero.
+    bounded : whether the domain is bounded, so that the loss grows no faster than scores.
     own_margin : delta_y of the own class.
     binary_hinges : whether the loss is sum_j max(0, 1 - z_j s_j), z_y = 1 and z_j = -1 elsewhere.
     empty_sets : whether an example may have no label at all.
@@ -141,6 +142,7 @@ class Family:
     ranks: Ranks | None = None
     labels: Labels = Labels.ONE
     balanced: bool = True
+    bounded: bool = True
     own_margin: float = 0.0
     binary_hinges: bool = False
     empty_sets: bool = True
@@ -160,6 +162,7 @@ class LossForm:
         only its length k counts.
     margins : (m, m) float64, row = true class, zero diagonal; None stands for 1 - e_y.
     label_sets : the sets that y numbers in a multilabel problem; None where y is a class.
+    constants : numbers of the loss for its compiled functions, which find them in place of margins.
     smooth : whether the unsmoothed loss is differentiable.
     convex : whether the loss has a dual problem, and so a certificate.
     linear_conjugate : whether -Phi*(-alpha) = -<delta, alpha> on the domain, as for every hinge.
@@ -172,6 +175,7 @@ class LossForm:
     rho: Float64Array
     margins: Float64Array | None = None
     label_sets: LabelSets | None = None
+    constants: tuple[float, ...] = ()
     smooth: bool = field(init=False)
     convex: bool = field(init=False)
     linear_conjugate: bool = field(init=False)
@@ -189,10 +193,11 @@ class LossForm:
 
     @property
     def steepest(self) -> float | None:
-        """The most |u|_1 of the domain, by which the loss changes if scores do by 1; None for label sets."""
+        """The most |u|_1 of the domain, by which the loss changes if scores do by 1; None if unknown."""
         if self.family.by_class:
             return float(self.m)
-        return 2.0 * float(self.rho.sum()) if self.family.labels is Labels.ONE else None
+        known = self.family.labels is Labels.ONE and self.family.bounded
+        return 2.0 * float(self.rho.sum()) if known else None
 
     @property
     def column(self) -> JitFunction:
@@ -219,7 +224,7 @@ class LossForm:
     def table(self) -> Float64Array:
         """The margins of each y, or the table of label sets, C-ordered and read-only, for compiled functions.
 
-        A (0, 0) array stands for single labels with the margins 1 - e_y.
+        A (0, 0) array stands for single labels with the margins 1 - e_y, a row for the constants of a loss.
         """
         if self.label_sets is not None:
             return _fixed(self.label_sets.table)
@@ -227,6 +232,8 @@ class LossForm:
             raise InvalidProblemError(
                 f"the loss {self.family.name} works on label sets, which are not given; give them"
             )
+        if self.constants:
+            return _fixed(np.array([self.constants]))
         return NO_MARGINS if self.margins is None else _fixed(self.margins)
 
     @property

@@ -26,8 +26,9 @@ from topline.solvers.losses.ranking import N_SUMS
 from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.typing import Float64Array
 
-#: Largest absolute score: e^-40 is negligible beside 1 in float64.
-REACH = 40.0
+#: Largest absolute score: e^-40 is negligible beside 1 in float64.  A sum of exponentials, which is least at
+#: half of the logarithms of p, takes less: no linear program resolves the cuts of e^80.
+REACH, REACH_OF_EXPONENTIALS = 40.0, 6.0
 #: Gap of the minima, in units of the loss, and the limit of cuts per class.
 _TOL, _CUTS = 1e-7, 500
 #: Rises below this count as zero; well above the sum of two gaps.
@@ -101,6 +102,7 @@ def population_minimum(
             f"the population risk of {loss.name} is not convex, and a minimum could not be certified; use a"
             " convex loss"
         )
+    reach = REACH if loss.form(m).family.bounded else REACH_OF_EXPONENTIALS
     g, best, bound = np.zeros(m), (np.zeros(m), np.inf), -np.inf
     rows: list[Float64Array] = []
     right: list[float] = []
@@ -116,7 +118,7 @@ def population_minimum(
             right.append(float(slopes[y] @ g - values[y]))
         found: Any = linprog(
             np.concatenate([np.zeros(m), p]), np.array(rows), right, equal, None if level is None else [0.0],
-            [(-REACH, REACH)] * m + [(0.0, None)] * m, method="highs",
+            [(-reach, reach)] * m + [(0.0, None)] * m, method="highs",
         )  # fmt: skip
         g, bound = found.x[:m], max(bound, float(found.fun))
     return PopulationMinimum(*best, bound)

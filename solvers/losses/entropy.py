@@ -1,24 +1,30 @@
-"""The softmax loss, its top-k entropy, and the non-convex truncated top-k entropy.
+"""The softmax loss, its top-k entropies, and its form with temperature and margin; the sum of exponentials.
 
 Softmax gradients are computed row by row in the precision of the scores, and summed in float64.  Several rows
-share the call that computes their exponentials.
+share the call that computes their exponentials.  With a temperature T and a margin of 1 the loss is
+
+    T log sum_j exp(a_j / T) = max of sum x_j a_j + T H(x, 1 - sum x) over x >= 0, sum x <= 1,
+
+so its dual row is that of the softmax at a / T and curvatures c / T.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 
+from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import borrowed, jit
 from topline.solvers.losses.base import Curvature, Family, LossForm, LossOfK, LossWithoutParameters
 from topline.solvers.losses.functions import LossRows, conjugate_function, gradient_function, rows_between
 from topline.solvers.losses.hinges import OTHERS_SUM_THEN_HINGE
 from topline.solvers.losses.rows import add_to_sums, is_finite, nearest_by_column
 from topline.solvers.projections.columns import largest_values
-from topline.solvers.projections.entropic import entropic_column
+from topline.solvers.projections.entropic import entropic_column, exponential_column, temperature
 from topline.solvers.projections.exponentials import exp_of_row
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -32,8 +38,8 @@ _ZERO = np.float64(0.0)
 
 
 @conjugate_function
-def _conjugate(alpha: Any, y: Any, _: Any) -> Any:
-    """Return -sum x log x - p log p with p = 1 - sum x (Lapin's thesis, prop. 6.3)."""
+def _conjugate(alpha: Any, y: Any, table: Any) -> Any:
+    """Return -T (sum x log x + p log p) + margin sum x, p = 1 - sum x (Lapin's thesis, prop. 6.3)."""
     value = total = 0.0
     for j in range(len(alpha)):
         x = -alpha[j]
@@ -41,16 +47,30 @@ def _conjugate(alpha: Any, y: Any, _: Any) -> Any:
             value -= x * math.log(x)
             total += x
     # Where p is nearly 1, log1p of what is missing keeps its digits.
-    return value - (1.0 - total) * math.log1p(-total) if total < 1.0 else value
+    value = value - (1.0 - total) * math.log1p(-total) if total < 1.0 else value
+    T, margin = temperature(table)
+    return T * value + margin * total
+
+
+@conjugate_function
+def _exponential_conjugate(alpha: Any, y: Any, _: Any) -> Any:
+    """Return sum x - x log x."""
+    value = 0.0
+    for j in range(len(alpha)):
+        x = -alpha[j]
+        if j != y and x > 0.0:
+            value += x - x * math.log(x)
+    return value
 
 
 @jit(fastmath={"reassoc", "contract"})
 def _curvature_times(
-    U: FloatArray, y: IntArray, weights: Float64Array, T: FloatArray, product: FloatArray
+    U: FloatArray, y: IntArray, weights: Float64Array, table: Float64Array, T: FloatArray, product: FloatArray
 ) -> None:
-    """Write w_i J_i t_i to `product` (r, m), J = diag(p) - p p^T with p = e_y - u."""
+    """Write w_i J_i t_i to `product` (r, m), J = (diag(p) - p p^T) / temperature with p = e_y - u."""
+    sharp = 1.0 / temperature(table)[0]
     for i in range(T.shape[0]):
-        own, weight = y[i], product.dtype.type(weights[i])
+        own, weight = y[i], product.dtype.type(weights[i] * sharp)
         mean = np.float64(T[i, own])
         for j in range(T.shape[1]):
             mean -= U[i, j] * T[i, j]
@@ -60,9 +80,11 @@ def _curvature_times(
 
 
 @jit
-def _curvature_pairs(U: FloatArray, y: IntArray, weights: Float64Array, entries: FloatArray) -> None:
+def _curvature_pairs(
+    U: FloatArray, y: IntArray, weights: Float64Array, table: Float64Array, entries: FloatArray
+) -> None:
     """Write w_i J_i,jk for k <= j to `entries` (r, m (m + 1) / 2)."""
-    m = U.shape[1]
+    m, sharp = U.shape[1], 1.0 / temperature(table)[0]
     p = np.empty(m)
     for i in range(U.shape[0]):
         for j in range(m):
@@ -70,27 +92,39 @@ def _curvature_pairs(U: FloatArray, y: IntArray, weights: Float64Array, entries:
         p[y[i]] += 1.0
         at = 0
         for j in range(m):
-            weighted = weights[i] * p[j]
+            weighted = weights[i] * sharp * p[j]
             for k in range(j):
                 entries[i, at + k] = -weighted * p[k]
             entries[i, at + j] = weighted * (1.0 - p[j])
             at += j + 1
 
 
-def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
-    """Return the nearest points of the domain, the top-k simplex of the other classes; for k = 1 in shares.
+def nearest_in_simplex(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
+    """Return points of {x >= 0, sum x <= 1}, x = -alpha, near the rows A: positive parts, scaled.
 
-    Scaling positive parts (the nearest point in the entropy's divergence) takes a tenth of the time.
+    They are the nearest points in the entropy's divergence.  A domain without bounds takes any sum.
     """
-    if len(form.rho) == 1:
-        x, own = np.maximum(-A, 0.0), y[:, None].astype(np.int64)
-        np.put_along_axis(x, own, 0.0, axis=1)
+    x, own = np.maximum(-A, 0.0), y[:, None].astype(np.int64)
+    np.put_along_axis(x, own, 0.0, axis=1)
+    if form.family.bounded:
         x /= np.maximum(x.sum(axis=1, keepdims=True), 1.0)
-        mass = x.sum(axis=1, keepdims=True)
-        np.negative(x, out=x)
-        np.put_along_axis(x, own, mass, axis=1)
-        return x
+    mass = x.sum(axis=1, keepdims=True)
+    np.negative(x, out=x)
+    np.put_along_axis(x, own, mass, axis=1)
+    return x
+
+
+def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
+    """Return the nearest points of the top-k simplex of the other classes."""
     return nearest_by_column(replace(form, family=OTHERS_SUM_THEN_HINGE), A, y)
+
+
+def _open_sizes_at(form: LossForm, U: FloatArray) -> FloatArray:
+    """Return the diagonal of J at the temperature of a form, for the sum of exponentials |u|."""
+    sizes = np.abs(U)
+    if not form.family.bounded:
+        return sizes
+    return np.asarray(np.maximum(sizes - sizes * sizes, 0.0) / form.constants[0], dtype=U.dtype)
 
 
 def _open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
@@ -119,19 +153,28 @@ def softmax_rows(rows: LossRows) -> None:
     for start in range(0, n, together):
         part = rows_between(rows, start, min(start + together, n))
         size = part.scores.shape[0] * m
-        _below_highest(part.scores, x)
+        _below_highest(part, x)
         exp_of_row(x.ravel()[:size], e.ravel()[:size])
         _shares(x, e, part)
 
 
 @jit
-def _below_highest(scores: FloatArray, x: FloatArray) -> None:
+def _below_highest(rows: LossRows, x: FloatArray) -> None:
+    """Write the scores over the temperature, that of the own class less the margin, minus their maximum."""
+    scores, y, number = rows.scores, rows.y, x.dtype.type
+    T, margin = temperature(rows.margins)
+    sharp, lead = number(1.0 / T), number(margin)
     for i in range(scores.shape[0]):
-        highest = scores[i, 0]
-        for j in range(scores.shape[1]):
+        own = y[i]
+        of_own = scores[i, own] - lead
+        highest = of_own
+        for j in range(own):
+            highest = max(highest, scores[i, j])
+        for j in range(own + 1, scores.shape[1]):
             highest = max(highest, scores[i, j])
         for j in range(scores.shape[1]):
-            x[i, j] = scores[i, j] - highest
+            x[i, j] = (scores[i, j] - highest) * sharp
+        x[i, own] = (of_own - highest) * sharp
 
 
 @jit(fastmath={"reassoc", "contract", "nsz"})
@@ -139,6 +182,7 @@ def _shares(x: FloatArray, e: FloatArray, rows: LossRows) -> None:
     """Write u from x (scores minus their maximum) and e = exp(x), overwriting e; add to the sums."""
     y, U = rows.y, rows.U
     m, zero = x.shape[1], x.dtype.type(0.0)
+    T, margin = temperature(rows.margins)
     for i in range(U.shape[0]):
         total = zero
         numbers = zero
@@ -164,6 +208,7 @@ def _shares(x: FloatArray, e: FloatArray, rows: LossRows) -> None:
         # Where p_y is nearly 1 the loss keeps its digits if computed from 1 - p_y.
         loss = np.float64(-math.log1p(-others)) if others < _NEARLY_ALL else exact_log - np.float64(x[i, own])
         conjugate, squares = np.float64(entropy) + p_own * loss, np.float64(square) + others * others
+        loss, conjugate = T * loss, T * conjugate + margin * others
         if not is_finite(np.float64(numbers)):
             U[i, :] = zero
             loss, conjugate, squares = np.float64(np.nan), _ZERO, _ZERO
@@ -199,7 +244,12 @@ def _gradient(s: Any, own: Any, rho: Any, _: Any, u: Any, work: Any) -> Any:
 
 SOFTMAX = Family(
     "softmax", entropic_column, _conjugate, smooth=True, gradient_rows=softmax_rows,
-    curvature=Curvature(_curvature_times, _curvature_pairs), nearest=_nearest,
+    curvature=Curvature(_curvature_times, _curvature_pairs), nearest=nearest_in_simplex,
+)  # fmt: skip
+_LDR_KL = replace(SOFTMAX, name="ldr_kl", open_sizes=_open_sizes_at)
+_SUM_EXPONENTIAL = Family(
+    "sum_exponential", exponential_column, _exponential_conjugate, smooth=True, open_sizes=_open_sizes_at,
+    bounded=False, nearest=nearest_in_simplex,
 )  # fmt: skip
 _TOPK_ENTROPY = Family(
     "topk_entropy", entropic_column, _conjugate, smooth=True, open_sizes=_open_sizes, nearest=_nearest,
@@ -257,3 +307,48 @@ class TruncatedTopKEntropy(LossOfK):
     name: ClassVar[str] = "truncated_topk_entropy"
     family: ClassVar[Family] = _TRUNCATED
     of_others: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class LDRKL(LossWithoutParameters):
+    """T log sum_j exp(([j != y] + s_j - s_y) / T), the softmax with a margin at the temperature T > 0.
+
+    Zhu, Ying and Yang, "Label distributionally robust losses for multi-class classification", ICML 2023, with
+    a fixed temperature; T near 0 gives the max hinge.
+
+    Examples
+    --------
+    >>> from topline import LDRKL
+    >>> LDRKL(temperature=0.1).form(m=3).smooth
+    True
+    """
+
+    temperature: float = 0.3
+    name: ClassVar[str] = "ldr_kl"
+    family: ClassVar[Family] = _LDR_KL
+
+    def __post_init__(self) -> None:
+        given = self.temperature
+        if isinstance(given, bool) or not isinstance(given, Real) or not 0.0 < given < math.inf:
+            raise InvalidProblemError(f"temperature of {self.name} is {given!r}; give a number above 0")
+        object.__setattr__(self, "temperature", float(given))
+
+    def form(self, m: int) -> LossForm:
+        """Return the loss for m classes."""
+        return replace(super().form(m), constants=(self.temperature,))
+
+
+class SumExponential(LossWithoutParameters):
+    """sum_{j != y} exp(s_j - s_y), a comp-sum loss.
+
+    Mao, Mohri and Zhong, "Top-k classification and cardinality-aware prediction", arXiv:2403.19625, 2024.
+
+    Examples
+    --------
+    >>> from topline import SumExponential
+    >>> SumExponential().form(m=3).steepest is None
+    True
+    """
+
+    name: ClassVar[str] = "sum_exponential"
+    family: ClassVar[Family] = _SUM_EXPONENTIAL

@@ -35,7 +35,7 @@ from topline.solvers.projections.columns import (
 )
 from topline.solvers.projections.entropic import entropic_level
 from topline.solvers.projections.exponentials import exp_of_row
-from topline.solvers.projections.simplex import above
+from topline.solvers.projections.simplex import above, project_on_simplex
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Replaces 0, so that the largest values, which are 0, exceed it.
@@ -212,24 +212,6 @@ def _lack(values: Float64Array, low: float, shift: float) -> float:
         if values[j] > low:
             lack += max(0.0, -values[j] - shift)
     return lack
-
-
-@jit
-def project_on_simplex(a: Float64Array, radius: float, x: Float64Array) -> None:
-    """Write the projection of a (n,), whose largest is 0, on {x >= 0, sum x = radius} to x.
-
-    Michelot's method, starting from the level if only the largest had mass, below which none has.
-    """
-    level = -radius
-    total, n = above(a, level)
-    while True:
-        level = max(level, (total - radius) / n)
-        total, kept = above(a, level)
-        if kept == n or kept == 0:
-            break
-        n = kept
-    for j in range(len(a)):
-        x[j] = max(0.0, a[j] - level)
 
 
 @conjugate_function

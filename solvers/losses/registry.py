@@ -9,7 +9,13 @@ from typing import Any
 
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses.base import Loss, exponential, flat, linear
-from topline.solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
+from topline.solvers.losses.entropy import (
+    LDRKL,
+    Softmax,
+    SumExponential,
+    TopKEntropy,
+    TruncatedTopKEntropy,
+)
 from topline.solvers.losses.hinges import (
     MaxHinge,
     StructuredHinge,
@@ -21,13 +27,14 @@ from topline.solvers.losses.hinges import (
 )
 from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from topline.solvers.losses.one_vs_all import OneVsAll
+from topline.solvers.losses.polyhedral import PolyhedralTopK
 from topline.solvers.names import LOSS_RULES
 from topline.solvers.typing import Float64Array
 
 _CONSTRUCTORS: tuple[Callable[..., Loss], ...] = (
     MaxHinge, StructuredHinge, TopKHinge, TopKOthersHinge, UsunierHinge, WeightedTopKHinge,
-    WeightedUsunierHinge, Softmax, TopKEntropy, TruncatedTopKEntropy, partial(OneVsAll, "hinge"),
-    partial(OneVsAll, "logistic"), MultilabelHinge, MultilabelSoftmax,
+    WeightedUsunierHinge, Softmax, LDRKL, SumExponential, TopKEntropy, TruncatedTopKEntropy, PolyhedralTopK,
+    partial(OneVsAll, "hinge"), partial(OneVsAll, "logistic"), MultilabelHinge, MultilabelSoftmax,
 )  # fmt: skip
 #: Every loss by name, with the parameter of its constructor, if any.
 LOSSES: Mapping[str, tuple[Callable[..., Loss], str | None]] = MappingProxyType(
@@ -60,12 +67,14 @@ def make_loss(
     k: int | None = None,
     weights: str | Sequence[float] | Float64Array | None = None,
     margins: Any = None,
+    temperature: float | None = None,
 ) -> Loss:
     """Make a loss from the options of a command line or configuration.
 
     `k` is for losses that count guesses, such as topk_hinge; `weights` for weighted ones, as numbers, or as
     "flat", "linear" or "exponential" together with k; `margins` (m, m) for structured_hinge, which may also
-    take k.  InvalidProblemError for an unknown name and for missing or extra parameters.
+    take k; `temperature` for ldr_kl, which has one by default.  InvalidProblemError for an unknown name and
+    for missing or extra parameters.
 
     Examples
     --------
@@ -74,17 +83,16 @@ def make_loss(
     TopKHinge(k=5)
     """
     constructor, parameter = _look_up(name)
-    given = {
-        key for key, value in (("k", k), ("weights", weights), ("margins", margins)) if value is not None
-    }
+    options = {"k": k, "weights": weights, "margins": margins, "temperature": temperature}
+    given = {key for key, value in options.items() if value is not None}
     if parameter == "rho":
         _refuse_others(name, given, {"k", "weights"})
         return constructor(_rank_weights(name, k, weights))
     optional = {"k"} if LOSS_RULES[name].optional_k else set()
     _refuse_others(name, given, optional if parameter is None else {parameter, *optional})
-    if parameter is None:
+    if parameter is None or (parameter == "temperature" and temperature is None):
         return constructor()
-    value = k if parameter == "k" else margins
+    value = options[parameter]
     if value is None:
         raise InvalidProblemError(f"the loss {name} needs {parameter}, which is not given")
     return constructor(value, k) if optional and k is not None else constructor(value)

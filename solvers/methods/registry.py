@@ -126,6 +126,15 @@ class MethodSpec:
             )
 
 
+def _unfit_without_bounds(problem: Problem) -> str | None:
+    """Return why steps fixed beforehand do not suit a loss whose dual domain has no size, or None."""
+    if problem.form.family.bounded:
+        return None
+    return (
+        f"fixes its steps by the size of the dual domain, and that of {problem.loss.name} has none: use auto"
+    )
+
+
 def _always(method: Method) -> Callable[[int, int], Method]:
     return lambda _blocks, _seed: method
 
@@ -178,12 +187,19 @@ _SPECS = (
         whole_duals=True,
         unfit=unfit_for_columns,
     ),
-    MethodSpec("fw_open_loop", _always(FrankWolfe(Schedule(2.0))), smooths_through_duals=True, any_risk=True),
+    MethodSpec(
+        "fw_open_loop",
+        _always(FrankWolfe(Schedule(2.0))),
+        smooths_through_duals=True,
+        any_risk=True,
+        unfit=_unfit_without_bounds,
+    ),
     MethodSpec(
         "projected_gradient",
         _always(FrankWolfe(Schedule(1.0, projects=True))),
         smooths_through_duals=True,
         any_risk=True,
+        unfit=_unfit_without_bounds,
     ),
     MethodSpec(
         "lbfgs",

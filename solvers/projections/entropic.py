@@ -26,10 +26,15 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import borrowed, jit
-from topline.solvers.projections.columns import ColumnProblem, column_function, largest_values
+from topline.solvers.projections.columns import (
+    ColumnProblem,
+    column_function,
+    largest_other,
+    largest_values,
+)
 from topline.solvers.projections.exponentials import LOWEST, LOWEST_32, exp_of_row, number_for
 from topline.solvers.projections.simplex import largest
-from topline.solvers.typing import FloatArray
+from topline.solvers.typing import Float64Array, FloatArray
 
 # Below this, three terms of W(x) = x - x^2 + 3/2 x^3 - .. at x = e^z are exact to double precision.
 _SERIES_BELOW = -13.0
@@ -58,7 +63,7 @@ def entropic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve it with k = len(rho), k = 1 for softmax; returns p = 1 - s first, to full relative precision."""
     problem = borrowed(problem)
     others, work = problem.q.shape[0] - 1, problem.work
-    if problem.single and problem.c <= _MOST_SINGLE:
+    if problem.single and problem.c <= _MOST_SINGLE * temperature(problem.margins)[0]:
         total, p = _row(problem, work.view(np.float32))
         if abs(total - 1.0) <= _RIGHT:
             return p / total, others, False
@@ -67,21 +72,63 @@ def entropic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 
 @jit
+def temperature(table: Float64Array) -> tuple[float, float]:
+    """Return the temperature and the margin of an entropy with this table, 1 and 0 for an empty one."""
+    return (table[0, 0], 1.0) if table.shape[0] else (1.0, 0.0)
+
+
+@jit
 def _row(problem: ColumnProblem, work: FloatArray) -> tuple[float, float]:
     """Solve in the precision of `work`; return s + p before normalisation of the row, and p."""
-    q, y, c = problem.q, problem.y, problem.c
-    m = len(q)
+    q, y, m = problem.q, problem.y, len(problem.q)
+    T, margin = temperature(problem.margins)
+    sharp, c = 1.0 / T, problem.c / T
     # Whole vectors of classes: further ones have no weight.
     u = work[5][: m if work.itemsize == 8 else min(-(-m // _LANES) * _LANES, 2 * m)]
     # Scores count from the largest, so that 1e9 costs no digits.
-    own, highest = q[y], max(largest(q) - q[y], c)
+    top = largest(q) if margin == 0.0 else largest_other(q, m, y)[0]
+    own, highest = q[y], max(((top - q[y]) + margin) * sharp, c)
     for j in range(m):
-        u[j] = (q[j] - own) - highest
+        u[j] = ((q[j] - own) + margin) * sharp - highest
     u[y] = c - highest
     u[m:] = _NO_WEIGHT
     cap, p = entropic_level(u, y, c, len(problem.rho), work)
     work[0, y] = 0.0
     return _normalise(work[0], cap, p, problem), p
+
+
+@column_function
+def exponential_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve the problem of the sum of exponentials; returns S = sum x first.
+
+        min over x >= 0 of (c/2)|x|^2 + (c_own/2) S^2 - <b, x> + <x, log x> - S,   b_j = q_j - q_y
+
+    has x_j = X(b_j - t) with t = c_own S.  S(t) falls and is convex, so that Newton's method on
+    log(c_own S(t)) = log t, nearly linear, is safe between bounds.
+    """
+    problem = borrowed(problem)
+    q, y, c, out, m = problem.q, problem.y, problem.c, problem.out, len(problem.q)
+    log_c = math.log(c) if c > 0.0 else -np.inf
+    low, high, t = 0.0, np.inf, 0.0
+    for _ in range(_MAX_STEPS):
+        total = slope = 0.0
+        for j in range(m):
+            x = entropic_weight((q[j] - q[y]) - t, c, log_c) if j != y else 0.0
+            out[j] = -x
+            total += x
+            slope -= x / (1.0 + c * x)
+        out[y] = total
+        goal = problem.c_own * total
+        low, high = (t, high) if goal > t else (low, t)
+        if abs(goal - t) <= 2.0 * _EPS * goal or high <= low * (1.0 + 2.0 * _EPS):
+            break
+        if t == 0.0:
+            # Newton's step on c_own S(t) = t, which is left of the root.
+            t, high = goal / (1.0 - problem.c_own * slope), goal
+            continue
+        following = t * math.exp(math.log(goal / t) / (1.0 - t * slope / total))
+        t = following if low < following < high else 0.5 * (low + high)
+    return out[y], m - 1, False
 
 
 @jit(fastmath={"reassoc", "contract"})

@@ -1,4 +1,6 @@
-"""Exact column update of the max hinge: biased projection on {x >= 0, sum x <= r}, without sorting.
+"""Exact column updates by projections on the simplex, without sorting: max hinge, polyhedral top-k loss.
+
+The max hinge takes the biased projection on {x >= 0, sum x <= r}:
 
     min over the simplex of (c/2)|x|^2 + (c_y/2) S^2 - <b, x>,   S = sum x.
 
@@ -15,7 +17,13 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import borrowed, jit
-from topline.solvers.projections.columns import ColumnProblem, column_function, violations
+from topline.solvers.projections.columns import (
+    VIOLATIONS,
+    ColumnProblem,
+    column_function,
+    largest_values,
+    violations,
+)
 from topline.solvers.typing import Float64Array
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -108,3 +116,83 @@ def _write(b: Float64Array, level: float, c: float, out: Float64Array) -> float:
     for j in range(len(b)):
         s -= out[j]
     return s
+
+
+@jit
+def project_on_simplex(a: Float64Array, radius: float, x: Float64Array) -> None:
+    """Write the projection of a (n,), whose largest is 0, on {x >= 0, sum x = radius} to x.
+
+    Michelot's method, starting from the level if only the largest had mass, below which none has.
+    """
+    level = -radius
+    total, n = above(a, level)
+    while True:
+        level = max(level, (total - radius) / n)
+        total, kept = above(a, level)
+        if kept == n or kept == 0:
+            break
+        n = kept
+    for j in range(len(a)):
+        x[j] = max(0.0, a[j] - level)
+
+
+@column_function
+def polyhedral_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve the problem of the polyhedral top-k loss; returns p_y first.
+
+        max over p >= 0, sum p = 1 of <b, p> - (c/2)|p|^2 - (the sum of the k largest p),   b = q + c e_y,
+
+    p = e_y - alpha.  The sum is max <z, p> over 0 <= z <= 1, sum z = k.  With z the projection of b on that
+    set, b - z = min(b, max(v, b - 1)) orders the classes as z does, so p, the projection of (b - z) / c on
+    the simplex, and z are a saddle point.  For c = 0 the mass is even where b - z is largest.
+    """
+    problem = borrowed(problem)
+    q, y, c, out, m = problem.q, problem.y, problem.c, problem.out, len(problem.q)
+    b, p = problem.work[VIOLATIONS][:m], problem.work[0][:m]
+    top = largest(q)
+    for j in range(m):
+        b[j] = q[j] - top
+    b[y] += c
+    v = _capped_level(b, int(problem.margins[0, 0]), problem.work[1])
+    top = -np.inf
+    for j in range(m):
+        b[j] = min(b[j], max(v, b[j] - 1.0))
+        top = max(top, b[j])
+    for j in range(m):
+        b[j] = 0.0 if b[j] == top else ((b[j] - top) / c if c > 0.0 else -np.inf)
+    project_on_simplex(b, 1.0, p)
+    mass, support = 0.0, 0
+    for j in range(m):
+        out[j] = -p[j]
+        mass += p[j] if j != y else 0.0
+        support += p[j] > 0.0 and j != y
+    out[y] = mass
+    return p[y], support, support + (p[y] > 0.0) == 1
+
+
+@jit
+def _capped_level(b: Float64Array, k: int, spare: Float64Array) -> float:
+    """Return a v where sum_j clip(b_j - v, 0, 1) = k < m, by Newton's method between bounds."""
+    largest_values(b, len(b), k, -1, spare)
+    low, high = spare[k - 1] - 1.0, spare[k - 1]
+    v = low
+    while True:
+        total, n = _clipped(b, v)
+        low, high = (v, high) if total >= k else (low, v)
+        following = v + (total - k) / n if n > 0 else high
+        if total == k or following == v or not low < 0.5 * (low + high) < high:
+            break
+        v = following if low < following < high else 0.5 * (low + high)
+    level: float = v
+    return level
+
+
+@jit(fastmath={"reassoc"})
+def _clipped(b: Float64Array, v: float) -> tuple[float, int]:
+    """Return sum_j clip(b_j - v, 0, 1), and the number of b_j strictly between v and v + 1."""
+    total, n = 0.0, 0
+    for j in range(len(b)):
+        over = b[j] - v
+        total += min(max(over, 0.0), 1.0)
+        n += 0.0 < over < 1.0
+    return total, n

@@ -19,7 +19,13 @@ from tests.reference.smooth import is_smooth
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, M, examples, several_labels
 from topline import InvalidProblemError, Status, UnsupportedCombinationError, solve
-from topline.solvers.losses import MultilabelHinge, OneVsAll, TruncatedTopKEntropy
+from topline.solvers.losses import (
+    MultilabelHinge,
+    OneVsAll,
+    PolyhedralTopK,
+    SumExponential,
+    TruncatedTopKEntropy,
+)
 from topline.solvers.methods import METHODS
 
 X, Y = examples(n=20, d=3)
@@ -62,7 +68,9 @@ class Case:
 
     @property
     def ranked(self) -> bool:
-        return not (is_smooth(self.loss) or isinstance(self.loss, OneVsAll | MultilabelHinge))
+        return not (
+            is_smooth(self.loss) or isinstance(self.loss, OneVsAll | MultilabelHinge | PolyhedralTopK)
+        )
 
     @property
     def convex(self) -> bool:
@@ -90,6 +98,8 @@ FITS = {
     "lbfgs": lambda case: case.smooth,
     "fw_away_columns": lambda case: case.ranked,
     "fw_pairwise_columns": lambda case: case.ranked,
+    "fw_open_loop": lambda case: case.convex and not isinstance(case.loss, SumExponential),
+    "projected_gradient": lambda case: case.convex and not isinstance(case.loss, SumExponential),
 }
 #: Relative gap and passes of methods that are held to less than GAPS in PASSES.  The gap of these falls like
 #: 1/t: to 1e-4 they take tens of thousands of passes, and all cases together minutes.

@@ -15,6 +15,12 @@ from tests.reference.hinges import (
     vertex,
     vertices,
 )
+from tests.reference.polyhedral import (
+    polyhedral_conjugate,
+    polyhedral_infeasibility,
+    polyhedral_value,
+    polyhedral_vertex,
+)
 from tests.reference.smooth import (
     is_smooth,
     smooth_conjugate,
@@ -22,6 +28,7 @@ from tests.reference.smooth import (
     smooth_infeasibility,
     smooth_value,
 )
+from topline.solvers.losses import PolyhedralTopK
 
 __all__ = [
     "brute_loss",
@@ -44,6 +51,8 @@ __all__ = [
 
 def sorted_loss(loss, s, y):
     """Give Phi(s; y) by its printed definition."""
+    if isinstance(loss, PolyhedralTopK):
+        return polyhedral_value(loss, s, y)
     return smooth_value(loss, s, y) if is_smooth(loss) else hinge_value(loss, s, y)
 
 
@@ -51,11 +60,15 @@ def minus_conjugate(loss, alpha, y):
     """Give -Phi*(-alpha) of a dual row inside the domain."""
     if is_smooth(loss):
         return smooth_conjugate(loss, alpha, y)
+    if isinstance(loss, PolyhedralTopK):
+        return polyhedral_conjugate(loss, alpha, y)
     return float(-margins_of(loss, y, len(alpha)) @ alpha)
 
 
 def infeasibility(loss, alpha, y):
     """Give by how much a dual row leaves the domain of the conjugate, at most 0 inside."""
+    if isinstance(loss, PolyhedralTopK):
+        return polyhedral_infeasibility(loss, alpha, y)
     return (smooth_infeasibility if is_smooth(loss) else hinge_infeasibility)(loss, alpha, y)
 
 
@@ -63,6 +76,8 @@ def gradient(loss, s, y, gamma=0.0, kind="moreau"):
     """Give u = -grad Phi_gamma(s), or minus a subgradient."""
     if is_smooth(loss):
         return smooth_gradient(loss, s, y)
+    if isinstance(loss, PolyhedralTopK):
+        return polyhedral_vertex(loss, s, y, gamma)
     return smoothed_vertex(loss, s, y, gamma, kind) if gamma > 0 else vertex(loss, s, y)
 
 
@@ -73,8 +88,8 @@ def squares(alpha, y, kind="moreau"):
 
 def envelope(loss, s, y, gamma, kind="moreau"):
     """Give the envelope of Phi over all m scores, or over those of the others."""
-    u = smoothed_vertex(loss, s, y, gamma, kind)
-    return float(-u @ (margins_of(loss, y, len(s)) + s) - 0.5 * gamma * squares(u, y, kind))
+    u = gradient(loss, s, y, gamma, kind)
+    return float(minus_conjugate(loss, u, y) - u @ s - 0.5 * gamma * squares(u, y, kind))
 
 
 def primal(X, y, loss, lam, smoothing, W, kind="moreau", weights=None):

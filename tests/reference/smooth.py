@@ -8,9 +8,17 @@ from scipy.special import entr, expit, logsumexp, softmax
 from tests.reference import multilabel
 from tests.reference.columns import alpha_row
 from tests.reference.hinges import signs_of
-from topline.solvers.losses import MultilabelSoftmax, OneVsAll, Softmax, TopKEntropy, TruncatedTopKEntropy
+from topline.solvers.losses import (
+    LDRKL,
+    MultilabelSoftmax,
+    OneVsAll,
+    Softmax,
+    SumExponential,
+    TopKEntropy,
+    TruncatedTopKEntropy,
+)
 
-SMOOTH = (Softmax, TopKEntropy, TruncatedTopKEntropy, MultilabelSoftmax)
+SMOOTH = (Softmax, LDRKL, SumExponential, TopKEntropy, TruncatedTopKEntropy, MultilabelSoftmax)
 
 
 def is_smooth(loss):
@@ -31,6 +39,10 @@ def smooth_value(loss, s, y):
     if isinstance(loss, MultilabelSoftmax):
         return multilabel.entropy_value(s, y)
     a = np.delete(s - s[y], y)
+    if isinstance(loss, SumExponential):
+        return float(np.exp(a).sum())
+    if isinstance(loss, LDRKL):
+        return float(loss.temperature * logsumexp(np.append((1.0 + a) / loss.temperature, 0.0)))
     if isinstance(loss, TopKEntropy):
         return topk_entropy(a, loss.k)[0]
     a = np.sort(a)[: m - guesses_of(loss)]
@@ -48,6 +60,11 @@ def smooth_gradient(loss, s, y):
     a = s - s[y]
     if isinstance(loss, TopKEntropy):
         return alpha_row(np.insert(topk_entropy(np.delete(a, y), loss.k)[1], y, 0.0), y)
+    if isinstance(loss, SumExponential):
+        return alpha_row(np.where(np.arange(m) == y, 0.0, np.exp(a)), y)
+    if isinstance(loss, LDRKL):
+        p = softmax((a + (np.arange(m) != y)) / loss.temperature)
+        return alpha_row(np.where(np.arange(m) == y, 0.0, p), y)
     rest = np.delete(np.arange(m), y)
     # Of equals the lower classes are the higher ones.
     rest = rest[np.argsort(-a[rest], kind="stable")][guesses_of(loss) - 1 :]
@@ -88,9 +105,12 @@ def smooth_conjugate(loss, alpha, y):
     if isinstance(loss, MultilabelSoftmax):
         return multilabel.entropy_conjugate(alpha, y)
     x = np.maximum(-np.delete(alpha, y), 0.0)
+    if isinstance(loss, SumExponential):
+        return float(np.sum(x + entr(x)))
     # The entropy of a rest near 1 has its digits in what is missing to 1.
     rest = max(0.0, 1.0 - x.sum())
-    return float(entr(x).sum() - (rest * np.log1p(-x.sum()) if rest > 0.0 else 0.0))
+    entropy = float(entr(x).sum() - (rest * np.log1p(-x.sum()) if rest > 0.0 else 0.0))
+    return loss.temperature * entropy + float(x.sum()) if isinstance(loss, LDRKL) else entropy
 
 
 def smooth_infeasibility(loss, alpha, y):
@@ -102,4 +122,6 @@ def smooth_infeasibility(loss, alpha, y):
         return multilabel.entropy_infeasibility(alpha, y)
     x = -np.delete(alpha, y)
     total = x.sum()
+    if isinstance(loss, SumExponential):
+        return max(-x.min(), abs(alpha.sum()) / max(total, 1.0))
     return max(-x.min(), total - 1.0, x.max() - total / guesses_of(loss), abs(alpha.sum()))

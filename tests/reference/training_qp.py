@@ -11,7 +11,7 @@ from tests.reference.losses import gradient, sorted_loss
 from tests.reference.multilabel import pairs
 from tests.reference.qp import minimise_qp
 from tests.reference.smooth import is_smooth
-from topline.solvers.losses import MultilabelHinge, OneVsAll
+from topline.solvers.losses import MultilabelHinge, OneVsAll, PolyhedralTopK
 
 
 def optimum(X, y, loss, lam, smoothing=0.0, m=None, kind="moreau", weights=None):
@@ -69,7 +69,8 @@ def hinge_minimum(X, y, loss, lam, smoothing, m, kind, weights):
     smoothed.
     """
     n, d = X.shape
-    build = {OneVsAll: _one_vs_all, MultilabelHinge: _multilabel}.get(type(loss), _ranked)
+    kinds = {OneVsAll: _one_vs_all, MultilabelHinge: _multilabel, PolyhedralTopK: _polyhedral}
+    build = kinds.get(type(loss), _ranked)
     first_score = d * m
     inner, first_phi, size = build(y, loss, m, first_score)
     identity = sparse.eye(size, format="csr")
@@ -121,6 +122,24 @@ def _multilabel(y, loss, m, first_score):
             h.append(-1.0)
     identity = np.eye(size)
     return (np.vstack([*G, -identity[first_phi:]]), np.concatenate([h, np.zeros(n)])), first_phi, size
+
+
+def _polyhedral(y, loss, m, first_score):
+    """phi_i >= t + sum_j u_j / r + 1 - min(k, r) / r - s_y, u_j >= 0, u_j >= s_j - t, for every r."""
+    n = len(y)
+    first_level = first_score + n * m
+    first_phi = first_level + m * (n + n * m)
+    size = first_phi + n
+    identity = sparse.eye(size, format="csr")
+    Z = identity[first_score:first_level]
+    spread = sparse.kron(sparse.eye(n), np.ones((m, 1))).tocsr()
+    G, h = [], []
+    for r in range(1, m + 1):
+        start = first_level + (r - 1) * (n + n * m)
+        t, u = identity[start : start + n], identity[start + n : start + n + n * m]
+        G += [Z - spread @ t - u, -u, t + spread.T @ u / r - Z[np.arange(n) * m + y] - identity[first_phi:]]
+        h += [np.zeros(2 * n * m), np.full(n, min(loss.k, r) / r - 1.0)]
+    return (sparse.vstack(G).toarray(), np.concatenate(h)), first_phi, size
 
 
 def _ranked(y, loss, m, first_score):

@@ -7,11 +7,14 @@ import json
 import numpy as np
 
 from topline import (
+    LDRKL,
     LabelSets,
     MaxHinge,
     MultilabelHinge,
     MultilabelSoftmax,
+    PolyhedralTopK,
     StructuredHinge,
+    SumExponential,
     TopKHinge,
     UsunierHinge,
     WeightedTopKHinge,
@@ -53,8 +56,11 @@ EVERY_LOSS = [
     OneVsAll("hinge"),
     OneVsAll("logistic"),
     Softmax(),
+    LDRKL(0.5),
+    SumExponential(),
     TopKEntropy(2),
     TruncatedTopKEntropy(2),
+    PolyhedralTopK(2),
 ]
 #: One of each loss that takes nothing but label sets.
 MULTILABEL_LOSSES = [MultilabelHinge(), MultilabelSoftmax()]

@@ -9,10 +9,13 @@ import numpy as np
 
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, run_all
 from topline.solvers.losses import (
+    LDRKL,
     Loss,
     MaxHinge,
     OneVsAll,
+    PolyhedralTopK,
     Softmax,
+    SumExponential,
     TopKEntropy,
     TopKHinge,
     TopKOthersHinge,
@@ -55,6 +58,9 @@ ROWS = (
     Row("topk_others_hinge, k = 2, gamma 1, others", TopKOthersHinge(2), 1.0, "others"),
     Row("usunier_hinge, k = 2, gamma 1", UsunierHinge(2), 1.0),
     Row("topk_entropy, k = 2", TopKEntropy(2)),
+    Row("ldr_kl, T = 0.3", LDRKL(0.3)),
+    Row("sum_exponential", SumExponential()),
+    Row("polyhedral_topk, k = 2", PolyhedralTopK(2)),
 )
 
 

@@ -21,13 +21,16 @@ from tests.reference.envelopes import envelope_losses
 from tests.reference.losses import sorted_loss
 from tests.solvers.problems import EVERY_LOSS, LOSSES, MULTILABEL_LOSSES, M, loss_name, random_margins
 from topline import (
+    LDRKL,
     InvalidProblemError,
     LabelSets,
     Loss,
     MaxHinge,
     MultilabelHinge,
     MultilabelSoftmax,
+    PolyhedralTopK,
     StructuredHinge,
+    SumExponential,
     TopKHinge,
     UsunierHinge,
     WeightedTopKHinge,
@@ -69,9 +72,13 @@ EXTREMES = [
     TopKEntropy(4),
     TruncatedTopKEntropy(1),
     TruncatedTopKEntropy(4),
+    LDRKL(0.01),
+    LDRKL(10.0),
+    PolyhedralTopK(1),
+    PolyhedralTopK(4),
 ]
-HINGES = [loss for loss in EVERY_LOSS + EXTREMES if not loss.form(M).smooth]
-SMOOTH = [loss for loss in EVERY_LOSS + EXTREMES if loss.form(M).smooth]
+HINGES = [loss for loss in EVERY_LOSS + EXTREMES if loss.form(M).linear_conjugate]
+OTHERS = [loss for loss in EVERY_LOSS + EXTREMES if not loss.form(M).linear_conjugate]
 
 
 class OfLabelSets:
@@ -103,8 +110,8 @@ class TestEveryHingeOfLabelSets(OfLabelSets, HingeContract): ...
 class TestEverySmoothLossOfLabelSets(OfLabelSets, LossContract): ...
 
 
-@of_each(*SMOOTH)
-class TestEverySmoothLoss(LossContract): ...
+@of_each(*OTHERS)
+class TestEveryOtherLoss(LossContract): ...
 
 
 def test_no_loss_is_left_out() -> None:
@@ -162,6 +169,10 @@ def test_rank_weights_have_the_printed_values() -> None:
         ({"name": "multilabel_hinge"}, MultilabelHinge()),
         ({"name": "multilabel_softmax"}, MultilabelSoftmax()),
         ({"name": "softmax"}, Softmax()),
+        ({"name": "ldr_kl"}, LDRKL(0.3)),
+        ({"name": "ldr_kl", "temperature": 1}, LDRKL(1.0)),
+        ({"name": "sum_exponential"}, SumExponential()),
+        ({"name": "polyhedral_topk", "k": 3}, PolyhedralTopK(3)),
         ({"name": "topk_entropy", "k": 3}, TopKEntropy(3)),
         ({"name": "truncated_topk_entropy", "k": 3}, TruncatedTopKEntropy(3)),
         ({"name": "structured_hinge", "margins": random_margins()}, StructuredHinge(random_margins())),
@@ -180,6 +191,7 @@ def test_losses_are_made_by_name(arguments, expected) -> None:
     ("make", "message"),
     [
         (lambda: TopKHinge(0), "k of topk_hinge is 0"),
+        (lambda: LDRKL(0.0), "temperature of ldr_kl is 0.0"),
         (lambda: UsunierHinge(2.5), "k of usunier_hinge is 2.5"),
         (lambda: TopKHinge(True), "k of topk_hinge is True"),
         (lambda: WeightedTopKHinge([1, 2]), "rho rises from 1 to 2 at rank 2"),
