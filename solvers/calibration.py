@@ -613,7 +613,7 @@ def fit_guesses(
 ) -> GuessRule:
     """Return the rule for rows like those with scores (n, m) and classes (n,), which trained nothing.
 
-    A miss costs 1, and k guesses cost price log k.  The k of a row has the largest r_k = <v_k, z> + b_k, z the
+    A miss costs 1, and k guesses cost price log k.  A row's k has the largest r_k = <v_k, z> + b_k, z the
     logarithms of its largest probabilities; the selector has the least mean of -sum_k (most - cost_k) log
     softmax_k(r) (Cortes, Mao, Mohri, Mohri and Zhong, NeurIPS 2024).  InvalidProblemError for fewer than 20
     rows, or a price that is not positive.
@@ -637,9 +637,10 @@ def fit_guesses(
         value = -float((worth * logs).sum()) / len(y) + 0.5 * _LAM * float(flat @ flat)
         return value, (z.T @ slopes / len(y) + _LAM * R).ravel()
 
-    options = {"ftol": 1e-12, "gtol": 1e-8, "maxiter": 1000}
-    start = np.zeros(z.shape[1] * most)
-    found: Any = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    found: Any = minimize(
+        objective, np.zeros(z.shape[1] * most), jac=True, method="L-BFGS-B",
+        options={"ftol": 1e-12, "gtol": 1e-8, "maxiter": 1000},
+    )  # fmt: skip
     return GuessRule(price, probabilities, found.x.reshape(-1, most))
 
 

@@ -11,15 +11,15 @@ from typing import Final
 #: Lines of Python in each room; modules that lie beside the rooms count as the room of their folder.
 LINES: Final = {
     "flows": 2_701,
-    "pipeline": 495,
+    "pipeline": 505,
     "pipeline/backbones": 2_048,
-    "pipeline/certification": 1_433,
+    "pipeline/certification": 1_445,
     "pipeline/cli": 2_545,
     "pipeline/cluster": 2_850,
     "pipeline/dashboard": 2_220,
     "pipeline/doctor": 507,
     "pipeline/evaluation": 1_236,
-    "pipeline/export": 1_146,
+    "pipeline/export": 1_157,
     "pipeline/images": 1_093,
     "pipeline/ingest": 2_096,
     "pipeline/inspection": 803,

@@ -163,7 +163,7 @@ class CalibratedScores:
         """Return a list of each row's guesses, best first, as many as `fit_guesses` found to pay."""
         check_is_fitted(self, "guesses_")
         scores = self._plain_scores(X)
-        return members(self.classes_, self.guesses_.sets(scores), scores)
+        return members(list(self.classes_), self.guesses_.sets(scores), scores)
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Float64Array:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -328,8 +327,8 @@ class LDRKL(LossWithoutParameters):
     family: ClassVar[Family] = _LDR_KL
 
     def __post_init__(self) -> None:
-        given = self.temperature
-        if isinstance(given, bool) or not isinstance(given, Real) or not 0.0 < given < math.inf:
+        given: Any = self.temperature
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0.0 < given < math.inf:
             raise InvalidProblemError(f"temperature of {self.name} is {given!r}; give a number above 0")
         object.__setattr__(self, "temperature", float(given))
 

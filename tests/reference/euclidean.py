@@ -13,9 +13,9 @@ from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import flat
 from topline.solvers.losses.base import NO_MARGINS
 from topline.solvers.losses.multilabel import bipartite_simplex
-from topline.solvers.projections.simplex import project_on_simplex
 from topline.solvers.projections import ColumnProblem, column_workspace
 from topline.solvers.projections.isotonic import scaled_permutahedron
+from topline.solvers.projections.simplex import project_on_simplex
 from topline.solvers.typing import Float64Array
 
 
