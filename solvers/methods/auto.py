@@ -47,26 +47,32 @@ _MOST_DUALS, _MOST_FEATURES = 1 << 24, 1 << 27
 _SAMPLES, _SAMPLE_ROWS, _THINNED, _LEAST_ROWS = 8, 128, 8, 32
 #: A row longer than the mean counts for this share of its length.
 _LONG = 1 / 8
-#: Passes of dual ascent: for a smooth loss and for a hinge, by C |x|^2 and its root; and those that its first
-#: visits cost more where the loss has no gradients by vectors.
-_ASCENT, _ASCENT_SMOOTH, _ASCENT_HINGE, _SEARCHED = 7.5, 0.5, 18.0, 5.0
+#: Passes of dual ascent on a smooth loss: at least, by C |x|^2, and what its first visits cost more where the
+#: loss has no gradients by vectors.
+_ASCENT, _BY_SIZE, _SEARCHED = 7.5, 0.7, 5.0
+#: On a hinge: this multiple of the fourth root of C |x|^2 if P falls, and otherwise of C |x| (mu / m)^1/2 as
+#: well, where mu is the mean eigenvalue of X^T X / n; P has not fallen above this share of P(0).
+_FALLS, _STAYS, _HIGH = 21.0, 65.0, 0.85
 #: Passes of L-BFGS: a multiple and a power of n C mu / sqrt(m), where mu is the mean eigenvalue of the rows'
 #: second moments around their mean, or the next two around 0 if that is more and there is no metric of the
 #: classes; finding that metric sets a bound.
 _LBFGS, _POWER, _COMMON, _COMMON_POWER, _METRIC = 3.35, 1 / 3, 1.45, 0.45, 8.0
 #: On sparse rows it takes more passes than dual ascent up to this C |x|^2.
 _MODERATE = 128.0
-#: Newton's method takes as long as this many passes of dual ascent per feature, at least the second, and at
-#: most the third on several blocks or if the whole Hessian is factored, which adds (d m)^2 / n times the
-#: fourth; and this many passes of its own.
-_NEWTON, _NEWTON_LEAST, _NEWTON_MOST, _FACTORS, _NEWTON_PASSES = 6.0, 80.0, 200.0, 1 / 3, 100.0
-#: Passes between forecasts, early in dual ascent or on several blocks, and on a smooth loss.
-_WATCHED, _WATCHED_SOON, _WATCHED_SMOOTH = 40, 12, 5
-#: Dense rows, at most this many per feature, are nearly independent, and dual ascent may take far fewer
-#: passes than its rule says: it begins if this many take less than all of the other methods.  After a few its
-#: gap shows how it goes, and the others continue from there at no loss.  Passes of L-BFGS grow by a quarter
-#: of its rule from the third on, because the loss of such rows vanishes.
-_FEW_ROWS, _TRIAL, _BENT = 4, 20.0, 60.0
+#: Newton's method on a hinge takes as long as this many passes of dual ascent per feature; at least the third
+#: over m, and at most the second: a pass of dual ascent goes through all classes of a row, one of Newton's
+#: method through those that compete.
+_NEWTON, _FEW_CLASSES, _BY_CLASS = 6.0, 130.0, 2500.0
+#: At most this many on several blocks or if the whole Hessian is factored, which adds (d m)^2 / n times the
+#: second; and its own passes.
+_NEWTON_MOST, _FACTORS, _NEWTON_PASSES = 200.0, 1 / 3, 100.0
+#: Passes between forecasts: on a smooth loss, on several blocks, and otherwise half as many as have gone,
+#: within these bounds.
+_WATCHED_SMOOTH, _WATCHED_BLOCKS, _WATCHED = 5, 12, (3, 40)
+#: A labelling of few dense rows, at most this many per feature, can mostly be learnt (T. Cover, IEEE Trans.
+#: Electron. Comput. 14, 1965): the loss vanishes.  Then passes of L-BFGS grow by a quarter of its rule from
+#: the second on, and those of dual ascent approach half the condition of the rows' Gram matrix, n mu / |x|^2.
+_FEW_ROWS, _BENT = 4, 60.0
 #: Passes of dual ascent to go on a smooth loss, over what the fall of the gap says, which slows down.
 _SLOWS = 1.5
 #: A method is left if another is forecast to take this share of its time, at most this many times.
@@ -77,7 +83,7 @@ _LASTS = 0.25
 _AFRESH = 5.0
 #: Passes of Newton's method on a smooth loss: so many, and this multiple of those of L-BFGS around the mean,
 #: times the root of what the largest of their second moments leave: conjugate gradients find these at once.
-_NEWTON_SMOOTH = 5.0, 2.5
+_NEWTON_SMOOTH = 8.0, 2.0
 #: A sweep of one block takes as long as this many evaluations, and longer if blocks synchronise in between.
 _SWEEP = 8.0
 #: Bound on the remaining progress of methods that accelerate, as a multiple of the progress so far.
@@ -140,8 +146,7 @@ def choose(
         return Choice(begun, f"{smooth} and the run began with {begun}")
     dense = 0 if rows is None or gives_sparse(rows) else problem.n * problem.d
     fits = rows is not None and problem.n * problem.m <= _MOST_DUALS and dense <= _MOST_FEATURES
-    beaten = problem.by_class or _ascent(problem).time < _CLEARLY * _most_of_lbfgs(problem)
-    return Choice("auto", "") if fits and beaten else Choice("lbfgs", smooth)
+    return Choice("auto", "") if fits else Choice("lbfgs", smooth)
 
 
 def begun_by(state: SolverState, *, duals: bool) -> str:
@@ -156,14 +161,11 @@ def begun_by(state: SolverState, *, duals: bool) -> str:
 
 
 class Prior(NamedTuple):
-    """The rule of thumb for a method from W = 0: passes, and relative seconds of one.
-
-    A run begins with the method if `trial` of its passes take less than all of the others.
-    """
+    """The rule of thumb for a method from W = 0: passes, relative seconds of one, passes while P is high."""
 
     passes: float
     cost: float = 1.0
-    trial: float = math.inf
+    high: float = 0.0
 
     @property
     def time(self) -> float:
@@ -182,19 +184,21 @@ def priors(
     1/m per class at W = 0, more where few classes compete.
     """
     n, d, m = problem.n, problem.d, problem.m
+    few = n <= _FEW_ROWS * d and not gives_sparse(rows)
     if problem.form.smooth and blocks > 1:
         return {"lbfgs": Prior(math.inf)}
     if not problem.form.smooth:
-        cost = max(_NEWTON * d, _NEWTON_LEAST)
+        cost = max(_NEWTON * d, min(_BY_CLASS / m, _FEW_CLASSES))
         if blocks > 1 or factors_hessian(problem):
             cost = min(cost, _NEWTON_MOST) + _FACTORS * (d * m) ** 2 / n * factors_hessian(problem)
-        size = math.inf if blocks > 1 or problem.joint else _sampled(problem, rows, weights).size
-        return {
-            "dual_ascent": Prior(_ASCENT + _ASCENT_HINGE * math.sqrt(size)),
-            "newton": Prior(_NEWTON_PASSES, cost / _NEWTON_PASSES),
-        }
+        newton = Prior(_NEWTON_PASSES, cost / _NEWTON_PASSES)
+        if blocks > 1 or problem.joint:
+            return {"dual_ascent": Prior(math.inf), "newton": newton}
+        sample = _sampled(problem, rows, weights)
+        falls = _FALLS * sample.size**0.25
+        stays = _STAYS * math.sqrt(sample.size * sample.common / (problem.lam * n * m))
+        return {"dual_ascent": Prior(falls, high=0.0 if few else max(falls, stays)), "newton": newton}
     size, common, centred, left = _sampled(problem, rows, weights)
-    few = n <= _FEW_ROWS * d and not gives_sparse(rows)
     condition, least, times = 1.0 / (problem.lam * math.sqrt(m)), *_NEWTON_SMOOTH
     passes = _LBFGS * (condition * centred) ** _POWER
     newton = least + times * left**0.5 * _bent(passes, few)
@@ -203,13 +207,16 @@ def priors(
     if problem.by_class or not wants_classes(problem):
         passes = max(passes, _COMMON * (condition * common) ** _COMMON_POWER)
     passes = min(_bent(passes, few), math.inf if problem.by_class else _most_of_lbfgs(problem))
-    ascent = _ascent(problem, size)._replace(trial=_TRIAL if few else math.inf)
+    ascent = _BY_SIZE * size
+    if few and ascent > 0.0:
+        ascent = 1.0 / (1.0 / ascent + 2.0 * problem.lam * size / centred)
+    ascent += _ASCENT + (_SEARCHED if problem.form.family.gradient_rows is None else 0.0)
     if gives_sparse(rows) and size <= _MODERATE:
-        passes = max(passes, 2.0 * ascent.time)
+        passes = max(passes, 2.0 * ascent * _cost(problem, "dual_ascent"))
         newton = math.inf
     return {
         "lbfgs": Prior(passes),
-        "dual_ascent": ascent,
+        "dual_ascent": Prior(ascent, _cost(problem, "dual_ascent")),
         "newton": Prior(newton, _cost(problem, "newton")),
     }
 
@@ -219,12 +226,6 @@ def _cost(problem: Problem, name: str) -> float:
     family = problem.form.family
     without = family.gradient_rows is None, family.curvature is None
     return _PACES[name][without[name == "newton"]].of(problem) / _PACES["lbfgs"][without[0]].of(problem)
-
-
-def _ascent(problem: Problem, size: float = 0.0) -> Prior:
-    """Return the rule of thumb for dual ascent on a smooth loss, by C |x|^2."""
-    searched = _SEARCHED if problem.form.family.gradient_rows is None else 0.0
-    return Prior(_ASCENT + searched + _ASCENT_SMOOTH * size, _cost(problem, "dual_ascent"))
 
 
 def _bent(passes: float, few: bool) -> float:
@@ -393,8 +394,10 @@ class Auto(Method):
             gap = before.best.primal - (measured.dual if self.follows(before) else before.best.dual)
             here = Reading(before.passes + measured.passes, measured.seconds, gap)
             since = memory.since or here
-            soon = self.blocks > 1 or here.passes - memory.began <= _WATCHED
-            watched = _WATCHED_SOON if soon and memory.method == "dual_ascent" else _WATCHED
+            least, most = _WATCHED
+            watched = max(least, min((here.passes - memory.began) // 2, most))
+            if self.blocks > 1 and memory.method == "dual_ascent":
+                watched = _WATCHED_BLOCKS
             if here.passes - since.passes >= (_WATCHED_SMOOTH if problem.form.smooth else watched):
                 change = self._change(problem, measured, memory, since, here)
                 if change is not None:
@@ -435,8 +438,8 @@ class Auto(Method):
         if isinstance(state.memory, NewtonMemory) and "newton" in self.priors:
             # Its W is no longer W(A).
             return AutoMemory("newton", state.memory)
-        times = {name: min(each.passes, each.trial) * each.cost for name, each in self.priors.items()}
-        first = min(times, key=times.__getitem__) if "lbfgs" in times else "dual_ascent"
+        first = min(self.priors, key=lambda name: self.priors[name].time)
+        first = first if "lbfgs" in self.priors else "dual_ascent"
         return AutoMemory(first, state.memory)
 
     def _method_named(self, name: str) -> Method:
@@ -496,8 +499,11 @@ class Auto(Method):
             left *= _SLOWS if "lbfgs" in self.priors and memory.method == "dual_ascent" else 1.0
         if memory.method != "dual_ascent":
             left = min(left, _AS_LONG * gone)
-        prior = self.priors[memory.method].passes
-        return left if gone >= prior else min(left, prior - gone)
+        best, at_zero = measured.before.best.primal, measured.before.primal_at_zero
+        prior = self.priors[memory.method]
+        high = at_zero is not None and best > _HIGH * at_zero
+        prior_passes = max(prior.passes, prior.high if high else 0.0)
+        return left if gone >= prior_passes else min(left, prior_passes - gone)
 
     def _changed(self, problem: Problem, run: Runner, measured: Measurement, change: Change) -> Advance:
         """Change to another method, from W to A or back."""
