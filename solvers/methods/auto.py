@@ -75,7 +75,8 @@ _WATCHED_SMOOTH, _WATCHED_BLOCKS, _WATCHED = 5, 12, (3, 40)
 _FEW_ROWS, _BENT = 4, 60.0
 #: Passes of dual ascent to go on a smooth loss, over what the fall of the gap says, which slows down.
 _SLOWS = 1.5
-#: A method is left if another is forecast to take this share of its time, at most this many times.
+#: A method is left if another is forecast to take this share of its time, a power more after every change, at
+#: most this many times.
 _CLEARLY, _MOST_CHANGES = 0.8, 3
 #: Seconds to go from which a run may return to a method that it left.
 _LASTS = 0.25
@@ -191,32 +192,33 @@ def priors(
         cost = max(_NEWTON * d, min(_BY_CLASS / m, _FEW_CLASSES))
         if blocks > 1 or factors_hessian(problem):
             cost = min(cost, _NEWTON_MOST) + _FACTORS * (d * m) ** 2 / n * factors_hessian(problem)
-        newton = Prior(_NEWTON_PASSES, cost / _NEWTON_PASSES)
+        proximal = Prior(_NEWTON_PASSES, cost / _NEWTON_PASSES)
         if blocks > 1 or problem.joint:
-            return {"dual_ascent": Prior(math.inf), "newton": newton}
+            return {"dual_ascent": Prior(math.inf), "newton": proximal}
         sample = _sampled(problem, rows, weights)
         falls = _FALLS * sample.size**0.25
         stays = _STAYS * math.sqrt(sample.size * sample.common / (problem.lam * n * m))
-        return {"dual_ascent": Prior(falls, high=0.0 if few else max(falls, stays)), "newton": newton}
+        return {"dual_ascent": Prior(falls, high=0.0 if few else stays), "newton": proximal}
     size, common, centred, left = _sampled(problem, rows, weights)
     condition, least, times = 1.0 / (problem.lam * math.sqrt(m)), *_NEWTON_SMOOTH
     passes = _LBFGS * (condition * centred) ** _POWER
     newton = least + times * left**0.5 * _bent(passes, few)
     if few_numbers(problem):
         newton = min(newton, _NEWTON_PASSES)
-    if problem.by_class or not wants_classes(problem):
+    has_metric = wants_classes(problem) and not problem.by_class
+    if not has_metric:
         passes = max(passes, _COMMON * (condition * common) ** _COMMON_POWER)
-    passes = min(_bent(passes, few), math.inf if problem.by_class else _most_of_lbfgs(problem))
-    ascent = _BY_SIZE * size
-    if few and ascent > 0.0:
-        ascent = 1.0 / (1.0 / ascent + 2.0 * problem.lam * size / centred)
-    ascent += _ASCENT + (_SEARCHED if problem.form.family.gradient_rows is None else 0.0)
+    passes = min(_bent(passes, few), _METRIC + 0.1 * d + 2.0 * d**2 / n if has_metric else math.inf)
+    visits = _BY_SIZE * size
+    if few and visits > 0.0:
+        visits *= centred / (centred + 2.0 * problem.lam * size * visits)
+    visits += _ASCENT + (_SEARCHED if problem.form.family.gradient_rows is None else 0.0)
     if gives_sparse(rows) and size <= _MODERATE:
-        passes = max(passes, 2.0 * ascent * _cost(problem, "dual_ascent"))
+        passes = max(passes, 2.0 * visits * _cost(problem, "dual_ascent"))
         newton = math.inf
     return {
         "lbfgs": Prior(passes),
-        "dual_ascent": Prior(ascent, _cost(problem, "dual_ascent")),
+        "dual_ascent": Prior(visits, _cost(problem, "dual_ascent")),
         "newton": Prior(newton, _cost(problem, "newton")),
     }
 
@@ -231,12 +233,6 @@ def _cost(problem: Problem, name: str) -> float:
 def _bent(passes: float, few: bool) -> float:
     """Return the passes of L-BFGS, which soon grow less if rows are `few` for their features."""
     return _BENT + (passes - _BENT) / _FEW_ROWS if few and passes > _BENT else passes
-
-
-def _most_of_lbfgs(problem: Problem) -> float:
-    """Return the most passes of L-BFGS with a metric of the classes, inf if it makes none."""
-    n, d = problem.n, problem.d
-    return _METRIC + 0.1 * d + 2.0 * d**2 / n if wants_classes(problem) else math.inf
 
 
 class _Sample(NamedTuple):
@@ -264,13 +260,9 @@ def _sampled(problem: Problem, rows: RowSource, weights: Float64Array | None) ->
     heaviest = 1.0 if weights is None else float(weights.max())
     size = heaviest * max(float(lengths.mean()), _LONG * float(lengths.max())) / (problem.lam * n)
     thinned = [sample[:: max(min(_THINNED, len(lengths) // _LEAST_ROWS), 1)] for sample in samples]
-    if gives_sparse(rows):
-        some = scipy_sparse.vstack(thinned, format="csr")
-        gram = (some @ some.T).toarray()
-    else:
-        some = np.concatenate(thinned)
-        gram = some @ some.T
-    gram = gram.astype(np.float64)
+    some = scipy_sparse.vstack(thinned, format="csr") if gives_sparse(rows) else np.concatenate(thinned)
+    product = some @ some.T
+    gram = (product.toarray() if gives_sparse(rows) else product).astype(np.float64)
     means = gram.mean(axis=1)
     centred = gram - means - means[:, None] + means.mean()
     around_mean = float(np.trace(centred))
@@ -394,11 +386,7 @@ class Auto(Method):
             gap = before.best.primal - (measured.dual if self.follows(before) else before.best.dual)
             here = Reading(before.passes + measured.passes, measured.seconds, gap)
             since = memory.since or here
-            least, most = _WATCHED
-            watched = max(least, min((here.passes - memory.began) // 2, most))
-            if self.blocks > 1 and memory.method == "dual_ascent":
-                watched = _WATCHED_BLOCKS
-            if here.passes - since.passes >= (_WATCHED_SMOOTH if problem.form.smooth else watched):
+            if here.passes - since.passes >= self._watched(problem, memory, here.passes):
                 change = self._change(problem, measured, memory, since, here)
                 if change is not None:
                     return self._changed(problem, run, measured, change)
@@ -446,6 +434,15 @@ class Auto(Method):
         newton = Newton() if "lbfgs" in self.priors else ProximalNewton()
         return {"dual_ascent": DualAscent(self.blocks, self.seed), "lbfgs": Lbfgs(), "newton": newton}[name]
 
+    def _watched(self, problem: Problem, memory: AutoMemory, passes: int) -> int:
+        """Return how many passes there are between forecasts."""
+        if problem.form.smooth:
+            return _WATCHED_SMOOTH
+        if self.blocks > 1 and memory.method == "dual_ascent":
+            return _WATCHED_BLOCKS
+        least, most = _WATCHED
+        return max(least, min((passes - memory.began) // 2, most))
+
     def _change(
         self, problem: Problem, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading
     ) -> Change | None:
@@ -470,12 +467,13 @@ class Auto(Method):
         # A method that was left resumes where it stopped, at its own seconds: of a short run they are noise.
         lasts = own * pace >= _LASTS
         found |= {key: Prior(old.passes_left if lasts else math.inf, old.pace) for key, old in left.items()}
-        found[name] = Prior(own, _CLEARLY * pace)
+        clearly = _CLEARLY ** (1 + len(memory.changes))
+        found[name] = Prior(own, clearly * pace)
 
         def rank(other: str) -> tuple[bool, float]:
             passes, seconds, _ = found[other]
             late = passes > measured.passes_left
-            return late, (_CLEARLY if late and other == name else 1.0) * passes * (1.0 if late else seconds)
+            return late, (clearly if late and other == name else 1.0) * passes * (1.0 if late else seconds)
 
         best = min(found, key=rank)
         if best == name:
@@ -499,11 +497,10 @@ class Auto(Method):
             left *= _SLOWS if "lbfgs" in self.priors and memory.method == "dual_ascent" else 1.0
         if memory.method != "dual_ascent":
             left = min(left, _AS_LONG * gone)
-        best, at_zero = measured.before.best.primal, measured.before.primal_at_zero
-        prior = self.priors[memory.method]
-        high = at_zero is not None and best > _HIGH * at_zero
-        prior_passes = max(prior.passes, prior.high if high else 0.0)
-        return left if gone >= prior_passes else min(left, prior_passes - gone)
+        before, prior = measured.before, self.priors[memory.method]
+        high = before.primal_at_zero is not None and before.best.primal > _HIGH * before.primal_at_zero
+        passes = max(prior.passes, prior.high) if high else prior.passes
+        return left if gone >= passes else min(left, passes - gone)
 
     def _changed(self, problem: Problem, run: Runner, measured: Measurement, change: Change) -> Advance:
         """Change to another method, from W to A or back."""

@@ -80,8 +80,8 @@ PEERS: Mapping[str, Callable[[float, float], Any]] = MappingProxyType(
 
 def timed_fit(
     peer: str, X: Any, y: Any, C: float, tol: float, clock: str = "wall"
-) -> tuple[float, np.ndarray[Any, Any]]:
-    """Fit once; gives seconds and W (d, m)."""
+) -> tuple[float, np.ndarray[Any, Any], int]:
+    """Fit once; gives seconds, W (d, m) and iterations."""
     now = CLOCKS[clock]
     model = PEERS[peer](C, tol)
     with warnings.catch_warnings():
@@ -89,7 +89,7 @@ def timed_fit(
         started = now()
         model.fit(X, y)
         seconds = now() - started
-    return seconds, np.asarray(model.coef_, dtype=np.float64).T
+    return seconds, np.asarray(model.coef_, dtype=np.float64).T, int(np.max(getattr(model, "n_iter_", 0)))
 
 
 def serve(pipe: Connection, name: str, folder: Path, quick: bool, threads: int, clock: str) -> None:
@@ -118,13 +118,15 @@ class PeerProcess:
         self._process: Any = None
         self._pipe: Any = None
 
-    def fit(self, peer: str, C: float, tol: float, cap: float) -> tuple[float, np.ndarray[Any, Any]] | None:
-        """Give seconds and W, or None past the cap or where the peer asks for more memory than there is."""
+    def fit(
+        self, peer: str, C: float, tol: float, cap: float
+    ) -> tuple[float, np.ndarray[Any, Any], int] | None:
+        """Give seconds, W and iterations; None past the cap, or if the peer asks for too much memory."""
         if self._process is None:
             self._start()
         self._pipe.send((peer, C, tol))
         if self._pipe.poll(cap):
-            answer: tuple[float, np.ndarray[Any, Any]] | None = self._pipe.recv()
+            answer: tuple[float, np.ndarray[Any, Any], int] | None = self._pipe.recv()
             return answer
         self._process.kill()
         self._forget()
