@@ -71,8 +71,9 @@ _NEWTON_MOST, _FACTORS, _NEWTON_PASSES = 200.0, 1 / 3, 100.0
 _WATCHED_SMOOTH, _WATCHED_BLOCKS, _WATCHED = 5, 12, (3, 40)
 #: A labelling of few dense rows, at most this many per feature, can mostly be learnt (T. Cover, IEEE Trans.
 #: Electron. Comput. 14, 1965): the loss vanishes.  Then passes of L-BFGS grow by a quarter of its rule from
-#: the second on, and those of dual ascent approach half the condition of the rows' Gram matrix, n mu / |x|^2.
-_FEW_ROWS, _BENT = 4, 60.0
+#: the second on, and those of dual ascent approach the third and a share of the condition of the rows' Gram
+#: matrix, n mu / |x|^2.
+_FEW_ROWS, _BENT, _FEW_VISITS, _SHARE_OF_GRAM = 4, 60.0, 12.0, 0.25
 #: Passes of dual ascent to go on a smooth loss, over what the fall of the gap says, which slows down.
 _SLOWS = 1.5
 #: A method is left if another is forecast to take this share of its time, a power more after every change, at
@@ -147,7 +148,9 @@ def choose(
         return Choice(begun, f"{smooth} and the run began with {begun}")
     dense = 0 if rows is None or gives_sparse(rows) else problem.n * problem.d
     fits = rows is not None and problem.n * problem.m <= _MOST_DUALS and dense <= _MOST_FEATURES
-    return Choice("auto", "") if fits else Choice("lbfgs", smooth)
+    least = _least_visits(problem) * _cost(problem, "dual_ascent")
+    beaten = problem.by_class or least < _CLEARLY * _most_of_lbfgs(problem)
+    return Choice("auto", "") if fits and beaten else Choice("lbfgs", smooth)
 
 
 def begun_by(state: SolverState, *, duals: bool) -> str:
@@ -205,14 +208,14 @@ def priors(
     newton = least + times * left**0.5 * _bent(passes, few)
     if few_numbers(problem):
         newton = min(newton, _NEWTON_PASSES)
-    has_metric = wants_classes(problem) and not problem.by_class
-    if not has_metric:
+    if problem.by_class or not wants_classes(problem):
         passes = max(passes, _COMMON * (condition * common) ** _COMMON_POWER)
-    passes = min(_bent(passes, few), _METRIC + 0.1 * d + 2.0 * d**2 / n if has_metric else math.inf)
+    passes = min(_bent(passes, few), math.inf if problem.by_class else _most_of_lbfgs(problem))
     visits = _BY_SIZE * size
     if few and visits > 0.0:
-        visits *= centred / (centred + 2.0 * problem.lam * size * visits)
-    visits += _ASCENT + (_SEARCHED if problem.form.family.gradient_rows is None else 0.0)
+        most = _FEW_VISITS + _SHARE_OF_GRAM * centred / (problem.lam * size)
+        visits = 1.0 / (1.0 / visits + 1.0 / most)
+    visits += _least_visits(problem)
     if gives_sparse(rows) and size <= _MODERATE:
         passes = max(passes, 2.0 * visits * _cost(problem, "dual_ascent"))
         newton = math.inf
@@ -228,6 +231,17 @@ def _cost(problem: Problem, name: str) -> float:
     family = problem.form.family
     without = family.gradient_rows is None, family.curvature is None
     return _PACES[name][without[name == "newton"]].of(problem) / _PACES["lbfgs"][without[0]].of(problem)
+
+
+def _least_visits(problem: Problem) -> float:
+    """Return the least passes of dual ascent on a smooth loss."""
+    return _ASCENT + (_SEARCHED if problem.form.family.gradient_rows is None else 0.0)
+
+
+def _most_of_lbfgs(problem: Problem) -> float:
+    """Return the most passes of L-BFGS with a metric of the classes, inf if it makes none."""
+    n, d = problem.n, problem.d
+    return _METRIC + 0.1 * d + 2.0 * d**2 / n if wants_classes(problem) else math.inf
 
 
 def _bent(passes: float, few: bool) -> float:

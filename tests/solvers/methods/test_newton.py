@@ -232,15 +232,16 @@ def test_auto_changes_the_method_where_its_forecast_is_long_and_says_so() -> Non
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "d", "said"),
     [
-        (Softmax(), "less time than lbfgs"),
-        (TruncatedTopKEntropy(2), "truncated_topk_entropy is not convex"),
+        (Softmax(), 9, "softmax is smooth"),
+        (Softmax(), 130, "less time than lbfgs"),
+        (TruncatedTopKEntropy(2), 9, "truncated_topk_entropy is not convex"),
     ],
-    ids=["convex", "not convex"],
+    ids=["few numbers", "many numbers", "not convex"],
 )
-def test_auto_takes_what_a_smooth_loss_asks_for(loss, said) -> None:
-    X, y = examples(4, d=9)
+def test_auto_takes_what_a_smooth_loss_asks_for(loss, d, said) -> None:
+    X, y = examples(4, d=d)
     result = solve(X, y, loss, lam=1.0 / N, method="auto")
     assert result.method == "lbfgs"
     assert said in result.why
