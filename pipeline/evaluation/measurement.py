@@ -60,7 +60,7 @@ COVERAGES = (0.8, 0.9, 0.95)
 SEED = 0
 
 
-class TrustMeter:
+class _TrustMeter:
     """Accumulates blocks of scored rows."""
 
     def __init__(self, calibration: Calibration) -> None:
@@ -96,13 +96,9 @@ class TrustMeter:
         if not self._losses:
             return None
         bins = reliability(np.concatenate(self._confidence), ranks == 1)
-        return ProbabilityQuality(
-            calibration_text(self._calibration),
-            self._calibration.fitted_rows,
-            float(np.concatenate(self._losses).mean()),
-            calibration_error(bins),
-            bins,
-        )
+        loss, rows = float(np.concatenate(self._losses).mean()), self._calibration.fitted_rows
+        text = calibration_text(self._calibration)
+        return ProbabilityQuality(text, rows, loss, calibration_error(bins), bins)
 
     def sets(self, labels: NDArray[np.int64], ranks: NDArray[np.int64]) -> tuple[SetQuality, ...]:
         """Return the quality of the sets at all coverages; labels and ranks (n,) are those of all rows."""
@@ -136,16 +132,10 @@ def _set_quality(
     if rule.per_class:
         fixed_k = max(_guesses_for(ranks[labels == code], float(shares.min())) for code in known)
     return SetQuality(
-        coverage=rule.coverage,
-        per_class=rule.per_class,
-        sets_by=rule.sets_by,
-        rows=n,
-        measured=covered / n,
-        mean_size=float(sizes.mean()),
-        empty=float(np.mean(sizes == 0)),
-        least_class=float(shares.min()),
+        rule.coverage, rule.per_class, rule.sets_by, rows=n, measured=covered / n,
+        mean_size=float(sizes.mean()), empty=float(np.mean(sizes == 0)), least_class=float(shares.min()),
         fixed_k=fixed_k,
-    )
+    )  # fmt: skip
 
 
 def _guesses_for(ranks: NDArray[np.int64], accuracy: float) -> int:
@@ -235,7 +225,7 @@ def _single_labels(
     known = [metric for metric in row_metrics() if metric.classes <= record.m]
     values: dict[str, list[NDArray[Any]]] = {metric.name: [] for metric in known}
     ranks, firsts = np.empty_like(y), np.empty_like(y)
-    meter, ids = TrustMeter(calibration_of(stored, progress)), rows.dataset.sample_ids()
+    meter, ids = _TrustMeter(calibration_of(stored, progress)), rows.dataset.sample_ids()
     begin(progress, "evaluate", len(rows), "rows")
     for start, stop, X in rows.tiles(progress):
         block = ScoredRows(stored.scores(X), y[start:stop])

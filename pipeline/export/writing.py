@@ -84,13 +84,8 @@ def compressed(stored: StoredModel, most_loss: float) -> tuple[StoredModel, Comp
             f"on {found.rows:,} rows model {record.id} loses {found.loss:.2e} of its objective once float32"
             f" values are written, more than --compress {most_loss:g}: allow more, or train with a larger C"
         )
-    result = {
-        **record.result,
-        "primal": found.primal,
-        "gap": found.primal - found.dual,
-        "relative_gap": found.relative_gap,
-        "compression": found.to_dict(),
-    }
+    gaps = {"gap": found.primal - found.dual, "relative_gap": found.relative_gap}
+    result = {**record.result, "primal": found.primal, **gaps, "compression": found.to_dict()}
     # Probabilities and sets were fitted on scores of the model itself.
     small.model.record = replace(record, kernel=None, calibration={}, result=result)
     return small, found

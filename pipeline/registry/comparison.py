@@ -213,11 +213,9 @@ def feature_misfit(champion: StoredModel, challenger: StoredModel) -> str | None
     theirs, ours = champion.model.record, challenger.model.record
     if ours.features.get("backbone") != theirs.features.get("backbone"):
         return f"the features of {ours.id} come from another backbone than those of {theirs.id}"
-    if champion.input_width != challenger.input_width:
-        return (
-            f"{theirs.id} takes rows of {champion.input_width} features and {ours.id} rows of"
-            f" {challenger.input_width}"
-        )
+    widths = champion.input_width, challenger.input_width
+    if widths[0] != widths[1]:
+        return f"{theirs.id} takes rows of {widths[0]} features and {ours.id} rows of {widths[1]}"
     return None
 
 

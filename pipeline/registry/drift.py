@@ -260,13 +260,10 @@ class ClassChanges:
         return {**asdict(self), "common": len(self.common)}
 
     def __str__(self) -> str:
-        parts = (
-            ("gone", self.removed),
-            ("new", self.added),
-            ("renamed", tuple(f"{old} to {new}" for old, new in self.renamed)),
-            ("merged", tuple(f"{old} into {new}" for old, new in self.merged)),
-        )
-        return "; ".join(f"{word} {_first_names(names)}" for word, names in parts if names)
+        renamed = tuple(f"{old} to {new}" for old, new in self.renamed)
+        merged = tuple(f"{old} into {new}" for old, new in self.merged)
+        parts = {"gone": self.removed, "new": self.added, "renamed": renamed, "merged": merged}
+        return "; ".join(f"{word} {_first_names(names)}" for word, names in parts.items() if names)
 
 
 def class_changes(
@@ -283,14 +280,9 @@ def class_changes(
     merged = tuple((old, str(new)) for old, new in moved.items() if (old, new) not in renamed)
     common = tuple(name for name in challenger if name in champion or name in sources)
     removed = tuple(old for old in goals if old not in moved)
-    return ClassChanges(
-        added=tuple(name for name in challenger if name not in common),
-        removed=removed,
-        renamed=renamed,
-        merged=merged,
-        common=common,
-        kept=1 - len(removed) / max(1, len(champion)),
-    )
+    added = tuple(name for name in challenger if name not in common)
+    kept = 1 - len(removed) / max(1, len(champion))
+    return ClassChanges(added, removed, renamed, merged, common, kept)
 
 
 def _moved_contents(before: pa.Table, now: pa.Table) -> Mapping[str, Counter[str]]:

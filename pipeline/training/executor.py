@@ -95,11 +95,9 @@ def open_executor(
         rows = plan.rows if kernel is None else TrainingRows(FactorDataset(plan.rows.dataset, kernel))
         bounds = plan.bounds_of(rows)
         if found is None:
+            most = min(threads, len(bounds) - 1)
             executor: Executor = ThreadExecutor(
-                min(threads, len(bounds) - 1),
-                bounds=bounds,
-                dual_bytes=memory.dual_bytes,
-                kept_bytes=memory.kept_bytes,
+                most, bounds=bounds, dual_bytes=memory.dual_bytes, kept_bytes=memory.kept_bytes
             )
             rows = CachedRows(rows, memory.cache_bytes)
         else:

@@ -252,15 +252,9 @@ class FactorDataset(Dataset):
         n, r = kernel.factor.spec.shape
         plan = kernel.factor.spec.plan
         self.info = replace(
-            dataset.info,
-            n_rows=n,
-            d=r,
-            dtype=kernel.factor.spec.dtype.name,
-            layout="dense",
-            chunk_rows=plan.chunk_rows,
-            shard_rows=plan.shard_rows,
-            nonzeros=None,
-        )
+            dataset.info, n_rows=n, d=r, dtype=kernel.factor.spec.dtype.name, layout="dense",
+            chunk_rows=plan.chunk_rows, shard_rows=plan.shard_rows, nonzeros=None,
+        )  # fmt: skip
 
     def __reduce__(self) -> tuple[object, ...]:
         return FactorDataset, (self._origin, self._kernel)
