@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -140,35 +141,33 @@ _SMALL_ROUND = 1e8
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
-class _Limit:
-    """The BLAS limit of this process, and its number of users."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.users = 0
-        #: Each BLAS library with its previous number of threads.
-        self.before: list[tuple[Any, int]] = []
-        self._found: dict[bool, list[Any]] = {}
-
-    def libraries(self) -> list[Any]:
-        """Return the BLAS libraries of this process; the search takes 2 ms."""
-        # SciPy brings its own, which may be loaded later.
-        both = "scipy.linalg" in sys.modules
-        if both not in self._found:
-            self._found[both] = ThreadpoolController().select(user_api="blas").lib_controllers
-        return self._found[both]
-
-    def set_threads(self, most: float) -> None:
-        """Give every library its previous number of threads, or `most`, from any thread.
-
-        From threadpoolctl 3.8 on `set_num_threads` does nothing for OpenBLAS outside the first thread while
-        that lives; here users are counted instead.
-        """
-        for library, number in self.before:
-            getattr(library, "_real_set_num_threads", library.set_num_threads)(min(number, most))
+#: Guards the BLAS limit of this process: each library with its number of threads before, once for each user.
+_lock = threading.Lock()
+_limited: list[list[tuple[Any, int]]] = []
 
 
-_held = _Limit()
+@cache
+def _blas_libraries(_with_scipy: bool) -> list[Any]:
+    """Return the BLAS libraries of this process; the search takes 2 ms, and SciPy may bring its own later."""
+    found: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
+    return found
+
+
+def _blas_threads() -> list[tuple[Any, int]]:
+    """Return the BLAS libraries with their numbers of threads outside any limit."""
+    if _limited:
+        return _limited[0]
+    return [(library, library.num_threads) for library in _blas_libraries("scipy.linalg" in sys.modules)]
+
+
+def _limit_threads(libraries: Sequence[tuple[Any, int]], most: float) -> None:
+    """Give every library its number of threads, or `most`, from any thread.
+
+    From threadpoolctl 3.8 on `set_num_threads` does nothing for OpenBLAS outside the first thread while that
+    lives; here users are counted instead.
+    """
+    for library, number in libraries:
+        getattr(library, "_real_set_num_threads", library.set_num_threads)(min(number, most))
 
 
 @contextmanager
@@ -178,18 +177,17 @@ def one_blas_thread() -> Iterator[None]:
     One thread makes products independent of the machine, and workers do not compete for cores.  Users are
     counted because in an in-process cluster the first to finish would otherwise lift the limit for all.
     """
-    with _held.lock:
-        _held.users += 1
-        if _held.users == 1:
-            _held.before = [(library, library.num_threads) for library in _held.libraries()]
-            _held.set_threads(1)
+    with _lock:
+        _limited.append(_blas_threads())
+        if len(_limited) == 1:
+            _limit_threads(_limited[0], 1)
     try:
         yield
     finally:
-        with _held.lock:
-            _held.users -= 1
-            if _held.users == 0:
-                _held.set_threads(math.inf)
+        with _lock:
+            before = _limited.pop()
+            if not _limited:
+                _limit_threads(before, math.inf)
 
 
 def threads_here() -> int:
@@ -198,12 +196,9 @@ def threads_here() -> int:
     As many as BLAS would use, given OMP_NUM_THREADS and the like and threadpoolctl's limits, but at most the
     cores available to this process.
     """
-    with _held.lock:
-        if _held.users:
-            found = [number for _, number in _held.before]
-        else:
-            found = [library.num_threads for library in _held.libraries()]
-    return max(1, min([available_cores(), *(int(number) for number in found if number)]))
+    with _lock:
+        found = [int(number) for _, number in _blas_threads() if number]
+    return max(1, min([available_cores(), *found]))
 
 
 def blas_threads_for(multiplications: float) -> AbstractContextManager[None]:

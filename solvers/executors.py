@@ -133,6 +133,11 @@ class _Wrapped:
         """Whether requests go to other processes."""
         return self._blocks.sends
 
+    @property
+    def keeps_duals(self) -> bool:
+        """Whether the blocks keep A."""
+        return self._blocks.keeps_duals
+
     def traffic(self) -> Traffic:
         """Return data moved and work done since the blocks were bound."""
         return self._blocks.traffic()
@@ -160,37 +165,6 @@ class TopLossBlocks(_Wrapped):
     def run(self, operation: Operation[A]) -> A:
         """Answer for the risk from the blocks' answers for the losses."""
         return operation.on_largest(self._blocks.run, self._risk, self._n)
-
-
-class ProcessActivity:
-    """Counts the work of each thread of this process, which share it, and reads its memory."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._busy: dict[str, float] = {}
-        #: Rows that each thread has processed in the present request.
-        self.rows: dict[str, int] = {}
-        self._memory, self._looked = 0, -math.inf
-
-    def worked(self, rows: int, began: float) -> None:
-        """Count rows that the calling thread has processed since `began`, a `time.perf_counter` value."""
-        name, seconds = threading.current_thread().name, time.perf_counter() - began
-        with self._lock:
-            self._busy[name] = self._busy.get(name, 0.0) + seconds
-            self.rows[name] = self.rows.get(name, 0) + rows
-
-    def traffic(self, bytes_read: int) -> Traffic:
-        """Return every thread that has ever worked, by name, beside the memory and what was read."""
-        now = time.perf_counter()
-        # Rounds may be shorter than the reading.
-        if now - self._looked >= _LOOKS_EVERY:
-            self._looked, self._memory = now, resident_bytes()
-        with self._lock:
-            workers = tuple(
-                WorkerActivity(name, self.rows.get(name, 0), seconds)
-                for name, seconds in sorted(self._busy.items())
-            )
-        return Traffic(bytes_read=bytes_read, memory_bytes=self._memory, workers=workers)
 
 
 class CountedRows(RowRange):
@@ -260,12 +234,16 @@ class SerialExecutor:
         self.dual_bytes = dual_bytes
         self.in_process = dual_bytes is None
         self._kept_bytes = kept_bytes
-        #: Number of blocks of the bound problem.
-        self.blocks = 0
+        #: Number of blocks of the bound problem, and whether they keep A.
+        self.blocks, self.keeps_duals = 0, False
         self._set = BlockSet()
-        self._activity = ProcessActivity()
         self._source: RowSource | None = None
         self._read_before = 0
+        self._lock = threading.Lock()
+        #: Seconds of every thread that has ever worked, and the rows of each in the present request.
+        self._busy: dict[str, float] = {}
+        self._rows: dict[str, int] = {}
+        self._memory, self._looked = 0, -math.inf
 
     def bind(
         self,
@@ -277,11 +255,11 @@ class SerialExecutor:
         weights: Float64Array | None = None,
     ) -> None:
         """Cut the examples into blocks, with A = 0 if `keep_duals`."""
-        self._activity = ProcessActivity()
+        self._busy, self._rows = {}, {}
         stored = isinstance(X, np.memmap) or any(getattr(X, name, None) for name in ("chunks", "cuts"))
         if stored and not (hasattr(X, "bytes_read") or getattr(X, "in_memory", False)):
             X = CountedRows(X)
-        self._source, self._read_before = X, int(getattr(X, "bytes_read", 0))
+        self._source, self._read_before, self.keeps_duals = X, int(getattr(X, "bytes_read", 0)), keep_duals
         blocks = min(self._default_blocks, problem.n) if self._asked_blocks is None else self._asked_blocks
         bounds = block_bounds(problem.n, blocks, self._asked_bounds)
         spec = RunSpec(problem, X, y, weights, keep_duals, self.dual_bytes, self._kept_bytes)
@@ -292,8 +270,15 @@ class SerialExecutor:
 
     def run(self, operation: Operation[A]) -> A:
         """Run an operation on every block and return the sum."""
-        self._activity.rows = {}
-        return self._set.run(operation, self._activity.worked).total()
+        self._rows = {}
+        return self._set.run(operation, self._worked).total()
+
+    def _worked(self, rows: int, began: float) -> None:
+        """Count rows that the calling thread has processed since `began`, a `time.perf_counter` value."""
+        name, seconds = threading.current_thread().name, time.perf_counter() - began
+        with self._lock:
+            self._busy[name] = self._busy.get(name, 0.0) + seconds
+            self._rows[name] = self._rows.get(name, 0) + rows
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
         """Yield A in row order, run by run, after applying `pending_step` once."""
@@ -313,7 +298,16 @@ class SerialExecutor:
 
     def traffic(self) -> Traffic:
         """Return bytes read, the memory of this process and the work of its threads; nothing is sent."""
-        return self._activity.traffic(int(getattr(self._source, "bytes_read", 0)) - self._read_before)
+        now, read = time.perf_counter(), int(getattr(self._source, "bytes_read", 0)) - self._read_before
+        # Rounds may be shorter than the reading.
+        if now - self._looked >= _LOOKS_EVERY:
+            self._looked, self._memory = now, resident_bytes()
+        with self._lock:
+            workers = tuple(
+                WorkerActivity(name, self._rows.get(name, 0), seconds)
+                for name, seconds in sorted(self._busy.items())
+            )
+        return Traffic(bytes_read=read, memory_bytes=self._memory, workers=workers)
 
     def close(self) -> None:
         """Stop the threads, if any, and release the examples."""

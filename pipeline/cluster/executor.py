@@ -118,6 +118,11 @@ class DaskExecutor:
         """Restore lost dual variables from `checkpoint_source`, and record losses and moves there."""
         self._checkpoint_source = checkpoint_source
 
+    @property
+    def keeps_duals(self) -> bool:
+        """Whether the blocks keep A."""
+        return self._bound is not None and self._bound.spec.keep_duals
+
     def bind(
         self,
         problem: Problem,

@@ -317,7 +317,7 @@ class CachedRows(TrainingRows):
         self._span = (self.batch_span(taken[0])[0], self.batch_span(taken[-1])[1]) if taken else (0, 0)
         #: The rows of `_span`; as much of it takes room as was read.
         self._array: NDArray[Any] | None = None
-        if not self.keeps_stored and info.layout == "dense" and self.keeps(*self._span):
+        if not self.keeps_stored and info.layout == "dense" and self.kept(*self._span):
             self._array = np.empty((self._span[1] - self._span[0], self.shape[1]), dtype=self.dtype)
         self._locks = {batch: threading.Lock() for batch in self._kept}
 
@@ -343,7 +343,7 @@ class CachedRows(TrainingRows):
         """Return whether slices of rows start..stop-1 are views of one array, once they are read."""
         return self._array is not None and self._span[0] <= start <= stop <= self._span[1]
 
-    def keeps(self, start: int, stop: int) -> bool:
+    def kept(self, start: int, stop: int) -> bool:
         """Return whether rows start..stop-1 stay in memory once they are read, in whatever form."""
         return all(batch in self._kept for batch in self._batches_of(start, stop))
 

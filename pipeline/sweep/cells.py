@@ -34,7 +34,7 @@ from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import IterationRecord, Objective, SolverState, Status, StoppingCriteria
 from topline.solvers.executors import Executor
 from topline.solvers.methods import Measurement, method_named
-from topline.solvers.run import Callback, Ends, Run, Start, iterate
+from topline.solvers.run import Callback, Run, iterate
 from topline.solvers.run.shared import HeadExecutor
 
 #: Hits are also counted when the gap was last this many times the final one.
@@ -163,7 +163,8 @@ def advance_cell(
     (C, goal, fold), began = aim, time.perf_counter()
     known = path.cells.get(C)
     start = _start(rows, problem, known, path.smaller(C), zero)
-    glance = Glance(start[0].W if start[0].W.any() else None)
+    state = start.before if isinstance(start, Measurement) else start
+    glance = Glance(state.W if state.W.any() else None)
     run, extra = _run_to(goal, rows.executor, problem, config, start, zero, (glance, *callbacks))
     final = run.final
     W = final.W
@@ -179,37 +180,37 @@ def advance_cell(
     return Outcome(
         C=C, fold=fold, rows=count.rows, hits=count.hits, low=count.low, high=count.high,
         primal=final.primal, gap=gap, relative_gap=final.relative_gap + rounded,
-        passes=run.state.passes - start[0].passes + extra, seconds=time.perf_counter() - began,
+        passes=run.state.passes - state.passes + extra, seconds=time.perf_counter() - began,
         status=run.status.value, earlier=earlier, by_group=count.by_group,
     )  # fmt: skip
 
 
 def _run_to(
     gap: float, executor: Executor | HeadExecutor, problem: Problem, config: TrainConfig,
-    start: Start, zero: float, callbacks: Sequence[Callback],
+    start: SolverState | Measurement, zero: float, callbacks: Sequence[Callback],
 ) -> tuple[Run, int]:  # fmt: skip
     """Solve to a gap, and on to `FALLEN` times P(0) - D; also return the passes for final values."""
     method = method_named(config.method).method_for(problem, executor.blocks, config.seed)
     extra = 0
     while True:
-        criteria = StoppingCriteria(tol=gap, max_passes=config.max_passes)
-        ends = Ends(duals_kept=True, certified=gap <= max(config.tol, COARSE))
-        run = iterate(problem, executor, method, criteria, ends, start, callbacks)
+        criteria = StoppingCriteria(gap, config.max_passes, certified=gap <= max(config.tol, COARSE))
+        run = iterate(problem, executor, method, criteria, start, callbacks)
         final, extra = run.final, extra + run.certified
         enough = FALLEN * (zero - final.dual)
         if run.status is not Status.SOLVED or final.gap <= enough or final.relative_gap <= config.tol:
             return run, extra
         gap = max(min(enough / abs(final.primal), 0.5 * gap), config.tol)
-        start = Start(run.state, run.measured)
+        start = run.measured or run.state
 
 
 def _start(
     rows: CellRows, problem: Problem, known: Reached | None, before: Reached | None, zero: float
-) -> Start:
-    """Return the start of a cell (its last state, the smaller C or zero) and what is known of it."""
+) -> SolverState | Measurement:
+    """Return the start of a cell, its last state, the smaller C or zero, measured if that is known."""
     if known is not None and (before is None or not is_better(before, known, problem)):
         state, measured = rows.go_on(known, problem)
-        return Start(replace(state, primal_at_zero=zero), measured)
+        state = replace(state, primal_at_zero=zero)
+        return state if measured is None else replace(measured, before=state)
     if before is not None:
         state = replace(rows.start_from(before, problem), primal_at_zero=zero)
         # The first sweep improves on it far too much to measure it: P(0) bounds the optimum.
@@ -219,10 +220,10 @@ def _start(
         state, passed = replace(SolverState.start(problem), primal_at_zero=zero), True
     # Several blocks need the measurement to find their common direction.
     if not passed or rows.executor.blocks > 1:
-        return Start(state)
+        return state
     point, W = state.point, np.zeros_like(state.W)
     dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
-    return Start(state, Measurement(Objective(zero, dual), state, LossAnswer(rows=problem.n), 0, W=W))
+    return Measurement(Objective(zero, dual), state, LossAnswer(rows=problem.n), 0, W=W)
 
 
 def _reached(C: float, run: Run, duals: Any) -> Reached:

@@ -182,10 +182,11 @@ class BlockDuals:
             still = np.diff(np.searchsorted(self._moved, self._cuts)) == 0
             self._applied[still & (self._pending == number)] = number
         for tile in map(int, np.flatnonzero(self._applied != number)):
-            self.rows_after(tile, self._cuts[tile], self._cuts[tile + 1], pending_step)
+            self.rows_after(tile, slice(self._cuts[tile], self._cuts[tile + 1]), pending_step)
 
-    def rows_after(self, tile: int, start: int, stop: int, pending_step: PendingStep | None) -> FloatArray:
-        """Return the rows [start, stop) of A, those of one tile, after applying a step to them, once."""
+    def rows_after(self, tile: int, rows: slice, pending_step: PendingStep | None) -> FloatArray:
+        """Return the rows of A of one tile, after applying a step to them, once."""
+        start, stop = rows.start, rows.stop
         A = self.A.read(start, stop)
         if pending_step is None or self._applied[tile] == pending_step.number:
             return A
@@ -194,7 +195,6 @@ class BlockDuals:
                 f"rows {start}:{stop} of a block do not hold the vertex of round {pending_step.round}; "
                 "load the duals of a checkpoint and continue from its state"
             )
-        rows = slice(start, stop)
         if self._change is not None and self._dense[tile]:
             moved = self._moved_in(start, stop)
             change = self._change.read(start, stop)[moved]
@@ -218,7 +218,7 @@ class BlockDuals:
         """Apply a step where its change waits; then A counts as having it, and no change waits."""
         for tile, (start, stop) in enumerate(pairwise(self._cuts)):
             if pending_step is not None and self._pending[tile] == pending_step.number:
-                self.rows_after(tile, start, stop, pending_step)
+                self.rows_after(tile, slice(start, stop), pending_step)
         self._applied[:] = _NEVER if pending_step is None else pending_step.number
         self._pending[:] = _NEVER
 
@@ -510,10 +510,6 @@ class Block:
         if self.kept_duals is None:
             raise StateLostError("this block keeps no dual variables; bind it with keep_duals=True")
         return self.kept_duals
-
-    def lifting_duals(self) -> BlockDuals | None:
-        """Return the dual variables or None; with smoothing they are required."""
-        return self.duals if self.problem.smoothing > 0 else self.kept_duals
 
     def duals_after(self, pending_step: PendingStep | None) -> BlockDuals:
         """Return the dual variables with `pending_step` applied to every row."""

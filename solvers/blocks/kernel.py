@@ -397,7 +397,9 @@ class KernelScores:
         keeps = self.dtype == np.float32 and not holds_values(kernel)
         places = self._columns.places(change.numbers) if keeps else None
         for tile in block.tiles.read(self.dtype):
-            add_products(kernel, tile.X, change, block.problem.scale, scores[tile.rows], places, tile.start)
+            add_products(
+                kernel, tile.X, change, block.problem.scale, scores[tile.rows], places, tile.rows.start
+            )
             clock.product()
             if moves:
                 _move(block, tile, change)
@@ -408,8 +410,8 @@ class KernelScores:
 
 def own_places(block: Block, numbers: Int64Array, tile: Tile) -> tuple[Int64Array, slice]:
     """Return the places in a tile of the numbered rows that lie there, and the slice of numbers they form."""
-    first = block.start + tile.start
-    low, high = np.searchsorted(numbers, [first, block.start + tile.stop])
+    first = block.start + tile.rows.start
+    low, high = np.searchsorted(numbers, [first, block.start + tile.rows.stop])
     return numbers[low:high] - first, slice(int(low), int(high))
 
 
@@ -417,10 +419,10 @@ def _move(block: Block, tile: Tile, change: Change) -> None:
     places, own = own_places(block, change.numbers, tile)
     if len(places):
         duals = block.duals.A
-        A = duals.read(tile.start, tile.stop)
+        A = duals.read(tile.rows.start, tile.rows.stop)
         weights = tile.weights[places, None]
         A[places] += (change.values[own] / np.where(weights > 0.0, weights, np.inf)).astype(A.dtype)
-        duals.write(tile.start, tile.stop, A)
+        duals.write(tile.rows.start, tile.rows.stop, A)
 
 
 #: Sweeps over a tile end when one brings less than this share of the first, or after this many,

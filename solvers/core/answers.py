@@ -17,11 +17,12 @@ times as fast as many narrow ones.
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -31,15 +32,14 @@ from topline.solvers.core.rows import (
     Rows,
     RowSource,
     as_rows,
-    at_hand,
     compute_dtype,
     count_tiles,
     cut_rows,
     gives_sparse,
     is_sparse,
     refuse_nonfinite,
+    rows_are,
     slab_bounds,
-    squared_norms,
     stacked,
     stored_slabs,
     tile_rows,
@@ -194,11 +194,6 @@ class TreeMerger(Generic[A]):
         return total
 
 
-def leaf(block: int) -> Node:
-    """Return the node of a single block."""
-    return Node(0, block)
-
-
 def tree_total(parts: Iterable[tuple[Node, A]], blocks: int) -> A:
     """Merge parts that together cover all blocks; StateLostError where some are missing."""
     merger: TreeMerger[A] = TreeMerger(blocks)
@@ -209,25 +204,13 @@ def tree_total(parts: Iterable[tuple[Node, A]], blocks: int) -> A:
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows [start, stop) of a block, ready for computation."""
+    """Some rows of a block, a slice, ready for computation."""
 
     number: int
-    start: int
-    stop: int
+    rows: slice
     X: Rows
     y: IntArray
     weights: Float64Array
-
-    @property
-    def rows(self) -> slice:
-        """Its rows in the block."""
-        return slice(self.start, self.stop)
-
-    def added_to(self, total: Float64Array | None, squares: float) -> tuple[Float64Array, float]:
-        """Return `total` + sum w_i x_i (d, 1) and `squares` + sum w_i |x_i|^2, for dense rows."""
-        here: Float64Array = (self.weights @ self.X)[:, None]
-        square = float(self.weights @ squared_norms(self.X))
-        return here if total is None else total + here, squares + square
 
 
 def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int, int, Rows]]:
@@ -238,7 +221,7 @@ def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int
     a tile across two slabs is put together.
     """
     n, dtype = int(X.shape[0]), compute_dtype(X.dtype)
-    if at_hand(X, 0, n):
+    if rows_are("at_hand", X, 0, n):
         for start, stop in cut_rows(n, first_row, rows):
             yield start, stop, as_rows(X[start:stop], dtype)
         return
@@ -295,7 +278,7 @@ class TileReader:
             if number in self._unchecked:
                 refuse_nonfinite(X, self._first_row + rows.start)
                 self._unchecked.discard(number)
-            yield Tile(number, rows.start, rows.stop, as_rows(X, dtype), self.y[rows], self.weights[rows])
+            yield Tile(number, rows, as_rows(X, dtype), self.y[rows], self.weights[rows])
 
     def bounds(self) -> Iterator[tuple[int, int, int]]:
         """Yield (number, start, stop) of the tiles without reading features."""
@@ -311,6 +294,7 @@ class Scratch:
         self._crew = crew
         self._scores = np.empty((rows, m), dtype=dtype)
         self._copy: FloatArray | None = None
+        #: The last W, and a contiguous W^T.
         self._turned: tuple[FloatArray, FloatArray] | None = None
 
     def scores_of(self, X: Rows, W: FloatArray | None) -> FloatArray:
@@ -321,7 +305,9 @@ class Scratch:
         elif is_sparse(X):
             return np.ascontiguousarray(X @ W)
         elif is_narrow(X, W.shape[1]):
-            multiply_rows(X, self._columns_of(W), scores)
+            if self._turned is None or self._turned[0] is not W:
+                self._turned = W, np.ascontiguousarray(W.T)
+            multiply_rows(X, self._turned[1], scores)
         else:
             self._crew.multiply(X, W, scores)
         return scores
@@ -331,12 +317,6 @@ class Scratch:
         flat = self._scores.reshape(-1)[: scores.size].reshape(scores.shape)
         flat[:] = scores
         return flat
-
-    def _columns_of(self, W: FloatArray) -> FloatArray:
-        """Return a contiguous W^T, computed once for all tiles."""
-        if self._turned is None or self._turned[0] is not W:
-            self._turned = W, np.ascontiguousarray(W.T)
-        return self._turned[1]
 
     def copy_of(self, scores: FloatArray) -> FloatArray:
         """Return a copy of the scores of a tile, in a second buffer."""
@@ -361,85 +341,76 @@ TileSums: TypeAlias = Generator[
 ]
 
 
-class TileWork(Generic[A_co]):
-    """Work on the tiles of a block, each with labels and weights of its own."""
+class TileWork(NamedTuple):
+    """Work on tiles that has begun: its sums, its own labels and weights of the rows, and what it asks."""
 
-    def __init__(self, sums: TileSums[A_co], tiles: TileReader) -> None:
-        self.clock: Clock
-        self.dtype: np.dtype[Any]
-        self.W: FloatArray | None
-        self.clock, self.dtype, self.W = next(sums) or (Clock(), FLOAT64, None)
-        self._sums, self._tiles = sums, tiles
+    sums: TileSums[Answer]
+    tiles: TileReader
+    clock: Clock
+    dtype: np.dtype[Any]
+    W: FloatArray | None
 
-    def take(self, tile: Tile, X: Rows, scores: FloatArray) -> None:
-        """Add the contribution of a tile, with features in this precision."""
-        y, weights = self._tiles.y[tile.rows], self._tiles.weights[tile.rows]
-        self._sums.send((Tile(tile.number, tile.start, tile.stop, X, y, weights), scores))
-
-    def answer(self) -> A_co:
-        """Return the sums over all tiles."""
-        try:
-            self._sums.send(None)
-        except StopIteration as end:
-            answer: A_co = end.value
-            return answer
-        raise RuntimeError("the sums over tiles go on after the last of them")
+    @classmethod
+    def begin(cls, sums: TileSums[Any], tiles: TileReader) -> TileWork:
+        """Return the work after its first step, before any tile."""
+        return cls(sums, tiles, *(next(sums) or (Clock(), FLOAT64, None)))
 
 
-def work_through(tiles: TileReader, works: Sequence[TileWork[Answer]], crew: Crew = ALONE) -> None:
-    """Process all tiles with every piece of work in one reading; the crew computes the scores."""
+def work_through(tiles: TileReader, works: Sequence[TileWork], crew: Crew = ALONE) -> list[Any]:
+    """Process all tiles with every piece of work in one reading, and return the sums of each.
+
+    The first clock of works side by side times their product.
+    """
     precisions = {work.dtype for work in works}
     widest = FLOAT64 if FLOAT64 in precisions else np.dtype(np.float32)
-    products: list[_Product] = []
+    groups: list[list[TileWork]] = []
     # Weights of one precision are multiplied side by side, as many as pay off.
     for _, alike in groupby(sorted(works, key=lambda work: work.dtype.itemsize), key=lambda w: w.dtype):
-        group: list[TileWork[Answer]] = []
-        width = 0
+        width = math.inf
         for work in alike:
             columns = 0 if work.W is None else work.W.shape[1]
-            if group and width + columns > _WIDE:
-                products.append(_Product(group, tiles.rows, crew))
-                group, width = [], 0
-            group.append(work)
+            if width + columns > _WIDE:
+                groups.append([])
+                width = 0
+            groups[-1].append(work)
             width += columns
-        products.append(_Product(group, tiles.rows, crew))
+    products = [_side_by_side(group, tiles.rows, crew) for group in groups]
     for tile in tiles.read(widest):
         narrow = {dtype: as_rows(tile.X, dtype) for dtype in precisions}
-        for product in products:
-            product.take(tile, narrow[product.dtype])
+        for group, product in zip(groups, products, strict=True):
+            X = narrow[group[0].dtype]
+            for work, scores in zip(group, product(X), strict=True):
+                if work is group[0]:
+                    work.clock.product()
+                else:
+                    work.clock.begin()
+                y, weights = work.tiles.y[tile.rows], work.tiles.weights[tile.rows]
+                work.sums.send((Tile(tile.number, tile.rows, X, y, weights), scores))
+            group[0].clock.begin()
+    answers: list[Any] = []
+    for work in works:
+        try:
+            work.sums.send(None)
+        except StopIteration as end:
+            answers.append(end.value)
+    return answers
 
 
-class _Product:
-    """Pieces of work of one precision with weights side by side; the first one's clock times the product."""
+def _side_by_side(group: Sequence[TileWork], rows: int, crew: Crew) -> Callable[[Rows], Iterator[FloatArray]]:
+    """Return a function of X that yields the scores for each of some weights, multiplied as one W."""
+    dtype, weights = group[0].dtype, [work.W for work in group if work.W is not None]
+    widths = [0 if work.W is None else work.W.shape[1] for work in group]
+    several = len(weights) > 1
+    W = np.concatenate(weights, axis=1) if several else weights[0] if weights else np.empty((0, 0), dtype)
+    scratch = Scratch(rows, W.shape[1], dtype, crew)
+    own = Scratch(rows, max(widths), dtype) if several else None
+    # A run begins at W = 0, where the scores are known without a product.
+    factor = W if W.any() else None
 
-    def __init__(self, works: Sequence[TileWork[Answer]], rows: int, crew: Crew) -> None:
-        self._works = works
-        self.dtype = works[0].dtype
-        weights = [work.W for work in works if work.W is not None]
-        self._scratch: Scratch | None = None
-        self._own: Scratch | None = None
-        if weights:
-            W = weights[0] if len(weights) == 1 else np.concatenate(weights, axis=1)
-            self._scratch = Scratch(rows, W.shape[1], self.dtype, crew)
-            # A run begins at W = 0, where the scores are known without a product.
-            self._W = W if W.any() else None
-        if len(weights) > 1:
-            self._own = Scratch(rows, max(W.shape[1] for W in weights), self.dtype)
+    def scores(X: Rows) -> Iterator[FloatArray]:
+        whole = scratch.scores_of(X, factor)
+        for stop, width in zip(accumulate(widths), widths, strict=True):
+            part = whole[:, stop - width : stop]
+            yield part if own is None else own.laid_out(part)
 
-    def take(self, tile: Tile, X: Rows) -> None:
-        """Process one tile, with features in the precision of this product."""
-        scores = np.empty((0, 0), dtype=self.dtype)
-        if self._scratch is not None:
-            scores = self._scratch.scores_of(X, self._W)
-        self._works[0].clock.product()
-        at = 0
-        for number, work in enumerate(self._works):
-            if number:
-                work.clock.begin()
-            if work.W is None:
-                work.take(tile, X, scores[:, :0])
-                continue
-            part = scores[:, at : at + work.W.shape[1]]
-            at += work.W.shape[1]
-            work.take(tile, X, part if self._own is None else self._own.laid_out(part))
-        self._works[0].clock.begin()
+    return scores

@@ -18,7 +18,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,15 +122,15 @@ class RowRange:
 
     def in_place(self, start: int, stop: int) -> bool:
         """Whether slices of rows start..stop-1 are views of one array, once they are read."""
-        return in_place(self._source, self._start + start, self._start + stop)
+        return rows_are("in_place", self._source, self._start + start, self._start + stop)
 
     def at_hand(self, start: int, stop: int) -> bool:
         """Whether rows start..stop-1 cost no reading."""
-        return at_hand(self._source, self._start + start, self._start + stop)
+        return rows_are("at_hand", self._source, self._start + start, self._start + stop)
 
-    def keeps(self, start: int, stop: int) -> bool:
-        """Whether rows start..stop-1 stay in memory, once read."""
-        return kept_in_memory(self._source, self._start + start, self._start + stop)
+    def kept(self, start: int, stop: int) -> bool:
+        """Whether rows start..stop-1 stay in memory, once read, so that revisits are free."""
+        return rows_are("kept", self._source, self._start + start, self._start + stop)
 
     def take(self, rows: Int64Array) -> Any:
         """Return rows by their numbers, which the source keeps."""
@@ -188,24 +188,11 @@ def held_in_memory(X: RowSource) -> bool:
     return is_sparse(X) or bool(getattr(X, "in_memory", False))
 
 
-def at_hand(X: RowSource, start: int, stop: int) -> bool:
-    """Return whether rows start..stop-1 cost no reading: of arrays or maps, or held by the source."""
-    if isinstance(X, np.ndarray) or held_in_memory(X):
-        return True
-    says: Callable[[int, int], bool] | None = getattr(X, "at_hand", None)
-    return says is not None and says(start, stop)
-
-
-def kept_in_memory(X: RowSource, start: int, stop: int) -> bool:
-    """Return whether rows start..stop-1 are in memory or stay there once read, so that revisits are free."""
-    keeps: Callable[[int, int], bool] | None = getattr(X, "keeps", None)
-    return held_in_memory(X) or (keeps is not None and keeps(start, stop))
-
-
-def in_place(X: RowSource, start: int, stop: int) -> bool:
-    """Return whether slices of rows start..stop-1 are views of one array, once read."""
-    says: Callable[[int, int], bool] | None = getattr(X, "in_place", None)
-    return held_in_memory(X) or (says is not None and says(start, stop))
+def rows_are(how: Literal["at_hand", "in_place", "kept"], X: RowSource, start: int, stop: int) -> bool:
+    """Return whether rows start..stop-1 are in memory, or X says so; memory maps are at hand."""
+    says: Callable[[int, int], bool] | None = getattr(X, how, None)
+    mapped = how == "at_hand" and isinstance(X, np.ndarray)
+    return mapped or held_in_memory(X) or (says is not None and says(start, stop))
 
 
 def taken_rows(X: RowSource, rows: Int64Array) -> Any:
@@ -350,7 +337,7 @@ def _in_order(
     X: RowSource, bounds: Iterable[tuple[int, int]], convert: Callable[[Any], Rows]
 ) -> Iterator[tuple[int, int, Rows]]:
     spans = list(bounds)
-    if all(at_hand(X, start, stop) for start, stop in spans):
+    if all(rows_are("at_hand", X, start, stop) for start, stop in spans):
         for start, stop in spans:
             yield start, stop, convert(X[start:stop])
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from numbers import Real
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -43,6 +43,10 @@ class Objective:
     kind : which gap their difference is.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex and D is NaN, else None.
     rounding : a bound of what rounding may have taken from P - D.
+    gap, relative_gap : P - D with its rounding, which bounds the distance from P to its minimum, and as a
+        share of |P|.
+    left : the value compared with a tolerance: the relative gap, or the stationarity if there is no gap.
+    finite : whether P and `left` are finite.
 
     Examples
     --------
@@ -56,6 +60,17 @@ class Objective:
     kind: GapKind = "true"
     stationarity: float | None = None
     rounding: float = 0.0
+    gap: float = field(init=False, repr=False, compare=False)
+    relative_gap: float = field(init=False, repr=False, compare=False)
+    left: float = field(init=False, repr=False, compare=False)
+    finite: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        primal, dual, still = float(self.primal), float(self.dual), self.stationarity
+        gap = primal - dual + self.rounding
+        share = gap / max(abs(primal), _TINY)
+        finite = math.isfinite(primal) and math.isfinite(dual if still is None else still)
+        vars(self).update(gap=gap, relative_gap=share, left=share if still is None else still, finite=finite)
 
     @classmethod
     def checked(cls, primal: float, dual: float, size: float, share: float = 1e-9) -> Objective:
@@ -73,27 +88,6 @@ class Objective:
     def without_dual(cls, primal: float, stationarity: float | None = None) -> Objective:
         """Return P where no D is known."""
         return cls(primal, math.nan, "true" if stationarity is None else "none", stationarity)
-
-    @property
-    def gap(self) -> float:
-        """P - D with its rounding, an upper bound of the distance from P to its minimum."""
-        return self.primal - self.dual + self.rounding
-
-    @property
-    def relative_gap(self) -> float:
-        """The gap as a share of |P|."""
-        return self.gap / max(abs(self.primal), _TINY)
-
-    @property
-    def left(self) -> float:
-        """The value compared with a tolerance: the relative gap, or the stationarity if there is no gap."""
-        return self.relative_gap if self.stationarity is None else self.stationarity
-
-    @property
-    def finite(self) -> bool:
-        """Whether P and its gap or stationarity are finite."""
-        bound = self.dual if self.stationarity is None else self.stationarity
-        return math.isfinite(self.primal) and math.isfinite(bound)
 
     def reaches(self, tol: float) -> bool:
         """Return whether P is within the tolerance."""
@@ -194,6 +188,9 @@ class StoppingCriteria:
         certificate takes one or two more.
     time_limit : seconds of this call, None for no limit; sweeps stop at it, and no pass that measures W
         starts after it.
+    of_duals : whether only W(A) of the blocks' last A counts, not the best W of all rounds.
+    certified : whether the final values are certified.  Otherwise a solved run reports those of its last
+        round, float64 sums of float32 products: enough for a gap well above their rounding.
 
     Raises InvalidProblemError for a value that is not positive, or a tol finer than float64 resolves.
 
@@ -207,6 +204,8 @@ class StoppingCriteria:
     tol: float = 1e-3
     max_passes: int = 1000
     time_limit: float | None = None
+    of_duals: bool = False
+    certified: bool = True
 
     def __post_init__(self) -> None:
         if positive_number("tol", self.tol) < FINEST_TOL:

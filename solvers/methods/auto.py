@@ -23,7 +23,7 @@ from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
 from topline.solvers.core.state import Point, SolverState, relative_gap
 from topline.solvers.methods.base import Advance, Measurement, Method
-from topline.solvers.methods.certificate import FinalValues
+from topline.solvers.methods.certificate import FinalValues, final_values
 from topline.solvers.methods.dual_ascent import AscentMemory, DualAscent
 from topline.solvers.methods.newton import (
     Newton,
@@ -411,20 +411,14 @@ class Auto(Method):
         return replace(advance, memory=replace(memory, memory=advance.memory))
 
     def final(
-        self,
-        problem: Problem,
-        executor: OperationRunner,
-        state: SolverState,
-        *,
-        duals_kept: bool,
-        tol: float = 0.0,
+        self, problem: Problem, executor: OperationRunner, state: SolverState, tol: float = 0.0
     ) -> FinalValues:
         """Certify the blocks' A if it is the best dual point, or was requested."""
         if self.follows(state):
             # An A that began at weights has only improved since, and W moves with it.
             state = replace(state, best=replace(state.best, dual_point=None))
         kept = self.asked or state.best.dual_point is None
-        return super().final(problem, executor, state, duals_kept=duals_kept and kept, tol=tol)
+        return final_values(problem, executor, state, tol, duals_kept=executor.keeps_duals and kept)
 
     def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
         """Return a state with W(A), b and |A|^2 / n recomputed from A."""

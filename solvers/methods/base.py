@@ -142,19 +142,13 @@ class Method(Protocol):
         return state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
 
     def final(
-        self,
-        problem: Problem,
-        executor: OperationRunner,
-        state: SolverState,
-        *,
-        duals_kept: bool,
-        tol: float = 0.0,
+        self, problem: Problem, executor: OperationRunner, state: SolverState, /, tol: float = 0.0
     ) -> FinalValues:
         """Return the best W and dual point with their values, as `final_values` measures them.
 
         State and A stay as they are, so that a run may continue from them.
         """
-        return final_values(problem, executor, state, duals_kept=duals_kept, tol=tol)
+        return final_values(problem, executor, state, tol, duals_kept=executor.keeps_duals)
 
 
 def measured_at(

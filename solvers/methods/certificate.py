@@ -113,9 +113,9 @@ def final_values(
     problem: Problem,
     executor: OperationRunner,
     state: SolverState,
+    tol: float = 0.0,
     *,
     duals_kept: bool,
-    tol: float = 0.0,
 ) -> FinalValues:
     """Measure the last state and the best of its rounds, in float64 unless float32 shows a gap of `tol`.
 
@@ -133,7 +133,10 @@ def final_values(
     elif duals_kept:
         dual = of_rows(problem, executor, state)
     else:
-        dual = _of_sums(problem, state)
+        # The state's own W and b, or a better point that it remembers.
+        dual = DualSide(state.W, state.point.conjugate_mean)
+        known = dual if point is None else DualSide(point.W, point.linear)
+        dual = known if known.value(problem) > dual.value(problem) else dual
     return with_best_primal(problem, executor, state, dual, loss, duals_kept=duals_kept)
 
 
@@ -229,14 +232,6 @@ def of_rows(problem: Problem, executor: OperationRunner, state: SolverState, sha
     return DualSide(W, conjugate_mean, mean_sq_dual, share=share)
 
 
-def of_best_share(problem: Problem, executor: OperationRunner, state: SolverState) -> DualSide:
-    """Return the multiple of the A that blocks keep with the largest D."""
-    whole = of_rows(problem, executor, state)
-    square = problem.lam * squared_norm(whole.W) + problem.smoothing * whole.mean_sq_dual
-    share = best_share(whole.conjugate_mean, square)
-    return of_rows(problem, executor, state, share) if share < 1.0 else whole
-
-
 def with_best_primal(
     problem: Problem,
     executor: OperationRunner,
@@ -293,15 +288,6 @@ def with_best_primal(
         found_at=dual.found_at,
         dual_share=dual.share,
     )
-
-
-def _of_sums(problem: Problem, state: SolverState) -> DualSide:
-    """Return the state's own dual point, of W and b, or a better one from its memory."""
-    here, point = DualSide(state.W, state.point.conjugate_mean), state.best.dual_point
-    if point is None or isinstance(point, FoundAt):
-        return here
-    there = DualSide(point.W, point.linear)
-    return there if there.value(problem) > here.value(problem) else here
 
 
 def _of_gradients(

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topline.solvers.core.codec import stored
-from topline.solvers.core.dual_points import PendingStep, Summed, best_multiple
+from topline.solvers.core.dual_points import PendingStep, Summed, best_multiple, best_share
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import Objective, Point, SolverState
 from topline.solvers.errors import StateLostError
@@ -39,7 +39,7 @@ from topline.solvers.methods.base import (
     rises,
     stepped,
 )
-from topline.solvers.methods.certificate import DualSide, FinalValues, of_best_share, with_best_primal
+from topline.solvers.methods.certificate import DualSide, FinalValues, of_rows, with_best_primal
 from topline.solvers.methods.step_rules import Direction, ExactStep, StepRule
 from topline.solvers.operations import (
     DirectionSums,
@@ -66,14 +66,6 @@ class Move(NamedTuple):
     direction: Direction
     active: int
     found: Any = None
-
-
-class Landing(NamedTuple):
-    """The end of a step: the point, the memory there, and the passes taken."""
-
-    point: Point
-    memory: object
-    passes: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,9 +99,8 @@ class FrankWolfe(Method):
         before = measured.before
         move = self.move(problem, run, measured)
         step = self.rule.step(before.round, move.direction)
-        landing = self.land(problem, run, measured, move, step)
-        spent = self.spent(measured, move.direction, step)
-        return Advance(step, landing.point, landing.memory, move.active, landing.passes, spent=spent)
+        advance = self.land(problem, run, measured, move, step)
+        return replace(advance, spent=self.spent(measured, move.direction, step))
 
     def move(self, problem: Problem, run: Runner, measured: Measurement) -> Move:  # noqa: ARG002 - of kernels
         """Return the direction to the vertices."""
@@ -134,23 +125,20 @@ class FrankWolfe(Method):
         measured: Measurement,
         move: Move,
         step: float,
-    ) -> Landing:
+    ) -> Advance:
         """Take `step` along the direction, then project on the ball if the rule asks for it."""
         before = measured.before
         after = stepped(before.point, move.direction, step)
-        if not self.rule.projects:
-            return Landing(after, None)
-        shrink = _shrink_to_ball(problem, after, before.loss_at_zero)
-        return Landing(
-            replace(
+        if self.rule.projects:
+            shrink = _shrink_to_ball(problem, after, before.loss_at_zero)
+            after = replace(
                 after,
                 W=shrink * after.W,
                 conjugate_mean=shrink * after.conjugate_mean,
                 mean_sq_dual=shrink * shrink * after.mean_sq_dual,
                 pending_step=PendingStep(round=before.round, step=step, shrink=shrink),
-            ),
-            None,
-        )
+            )
+        return Advance(step, after, None, move.active, passes=0)
 
     def spent(self, measured: Measurement, direction: Direction, _step: float) -> bool:
         """Return whether products of this precision allow no further progress."""
@@ -159,18 +147,15 @@ class FrankWolfe(Method):
         return not measured.before.point.exact and measured.below_float32()
 
     def final(
-        self,
-        problem: Problem,
-        executor: OperationRunner,
-        state: SolverState,
-        *,
-        duals_kept: bool,
-        tol: float = 0.0,
+        self, problem: Problem, executor: OperationRunner, state: SolverState, tol: float = 0.0
     ) -> FinalValues:
         """Return the final values, of the best multiple of A if D may have fallen."""
-        if self.rule.exact or not duals_kept:
-            return super().final(problem, executor, state, duals_kept=duals_kept, tol=tol)
-        dual = of_best_share(problem, executor, state)
+        if self.rule.exact or not executor.keeps_duals:
+            return super().final(problem, executor, state, tol)
+        dual = of_rows(problem, executor, state)
+        square = problem.lam * squared_norm(dual.W) + problem.smoothing * dual.mean_sq_dual
+        share = best_share(dual.conjugate_mean, square)
+        dual = of_rows(problem, executor, state, share) if share < 1.0 else dual
         return with_best_primal(problem, executor, state, dual, duals_kept=True)
 
 
@@ -249,10 +234,10 @@ class ColumnFrankWolfe(FrankWolfe):
         stats = measured.stats
         return Move(change_of(problem, measured.before.W, stats), stats.active)
 
-    def land(self, problem: Problem, run: Runner, measured: Measurement, move: Move, step: float) -> Landing:
+    def land(self, problem: Problem, run: Runner, measured: Measurement, move: Move, step: float) -> Advance:
         """Step along the sum of the directions, and choose the length for the next round."""
         memory = measured.before.recalled(ColumnMemory).after(move.direction)
-        return super().land(problem, run, measured, move, step)._replace(memory=memory)
+        return replace(super().land(problem, run, measured, move, step), memory=memory)
 
     def spent(self, measured: Measurement, direction: Direction, step: float) -> bool:
         """Return whether scores of this precision are too coarse to choose vertices."""
@@ -361,9 +346,8 @@ class AtomFrankWolfe(Method):
                 kept = more.to_keep(weights, self.rule.idle, self.most(problem))
                 atoms = more.mixed(weights, kept)
         mixture = Mixture(atoms, kept, slope, step, raised)
-        landing = self.land(problem, run, measured, joined, mixture)
-        spent = self.spent(measured, mixture)
-        return Advance(step, landing.point, landing.memory, joined.active, landing.passes, spent=spent)
+        advance = self.land(problem, run, measured, joined, mixture)
+        return replace(advance, spent=self.spent(measured, mixture))
 
     def most(self, problem: Problem) -> int:
         """Return the largest number of atoms."""
@@ -383,9 +367,9 @@ class AtomFrankWolfe(Method):
         problem: Problem,
         run: Runner,  # noqa: ARG002 - nothing is kept in blocks
         measured: Measurement,
-        joined: Joined,  # noqa: ARG002
+        joined: Joined,
         mixture: Mixture,
-    ) -> Landing:
+    ) -> Advance:
         """Move to the new mixture; stay if no weights raise D, and go to NaN after an overflow."""
         before = measured.before.point
         # Other methods keep b and |A|^2 separate; atoms combine them.
@@ -395,7 +379,8 @@ class AtomFrankWolfe(Method):
         elif math.isnan(mixture.step):
             W = math.nan * W
         point = replace(before, round=before.round + 1, W=W, conjugate_mean=linear, mean_sq_dual=0.0)
-        return Landing(point, AtomMemory(mixture.atoms, between=mixture.raised))
+        memory = AtomMemory(mixture.atoms, between=mixture.raised)
+        return Advance(mixture.step, point, memory, joined.active, passes=0)
 
     def spent(self, measured: Measurement, mixture: Mixture) -> bool:
         """Return whether products of this precision allow no further progress."""
@@ -406,13 +391,7 @@ class AtomFrankWolfe(Method):
         return ended or (coarse and not before.exact)
 
     def final(
-        self,
-        problem: Problem,
-        executor: OperationRunner,
-        state: SolverState,
-        *,
-        duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free
-        tol: float = 0.0,  # noqa: ARG002 - float64 always
+        self, problem: Problem, executor: OperationRunner, state: SolverState, _tol: float = 0.0
     ) -> FinalValues:
         """Return the best W and the mixture of the atoms in float64."""
         dual = DualSide(state.point.W, _linear(problem, state.point))

@@ -25,7 +25,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from topline.solvers.errors import StateLostError
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
-from topline.solvers.methods.frank_wolfe import AtomFrankWolfe, FrankWolfe, Joined, Landing, Mixture, Move
+from topline.solvers.methods.frank_wolfe import AtomFrankWolfe, FrankWolfe, Joined, Mixture, Move
 from topline.solvers.methods.step_rules import Direction
 from topline.solvers.operations import OperationRunner, PutInside, Runner
 from topline.solvers.operations.kernel import (
@@ -105,10 +106,6 @@ class KernelMemory:
         done = self.columns + columns
         return replace(self, columns=done), int(done // n) - int(self.columns // n)
 
-    def after_round(self, n: int, columns: int) -> tuple[KernelMemory, int]:
-        """Return the same for the columns of a round, which counts a little even without any."""
-        return self.with_columns(n, max(columns, _LEAST_COLUMNS * n))
-
 
 @dataclass(frozen=True)
 class KernelMethod(Method):
@@ -130,8 +127,7 @@ class KernelMethod(Method):
         stats = run(self.look(problem, state))
         if stats.stale:
             state = self.with_scores(problem, run, state)
-            stats = run(self.look(problem, state))
-        refuse_stale(stats)
+            stats = fresh(run(self.look(problem, state)))
         primal, dual, conjugate_mean, mean_sq_dual = values_of_rows(problem, stats)
         gap = max(primal - dual, 0.0)
         memory = replace(state.recalled(KernelMemory), roots=stats.roots, gap=gap)
@@ -144,21 +140,14 @@ class KernelMethod(Method):
         return self.with_scores(problem, executor.run, state)
 
     def final(
-        self,
-        problem: Problem,
-        executor: OperationRunner,
-        state: SolverState,
-        *,
-        duals_kept: bool,
-        tol: float = 0.0,  # noqa: ARG002 - float64 always
+        self, problem: Problem, executor: OperationRunner, state: SolverState, _tol: float = 0.0
     ) -> FinalValues:
         """Return P and D of A in float64, from recomputed scores."""
-        if not duals_kept:
+        if not executor.keeps_duals:
             raise StateLostError("a model with a kernel is its dual variables; bind with keep_duals=True")
         executor.run(PutInside(state.pending_step, anyway=True))
         state = self.with_scores(problem, executor.run, state.with_point(exact=True))
-        stats = executor.run(PickRows(**self.asked(state)))
-        refuse_stale(stats)
+        stats = fresh(executor.run(PickRows(**self.asked(state))))
         primal, dual, conjugate_mean, mean_sq_dual = values_of_rows(problem, stats)
         objective = Objective(primal, dual)
         if math.isfinite(primal):
@@ -195,23 +184,16 @@ class KernelMethod(Method):
         memory = state.recalled(KernelMemory)
         memory = replace(memory, built=memory.built + 1)
         exact, columns, mark = state.point.exact, 0, None
-        for part, change in enumerate(_rows_of_duals(problem, run, self.kernel, exact), start=1):
-            after = Mark(memory.built, state.round, part)
-            run(
-                SpreadChange(
-                    kernel=self.kernel, mark=mark or after, exact=exact, change=change, after=after,
-                    moves=False, anew=mark is None,
-                )
-            )  # fmt: skip
-            mark = after
-            columns += len(change.numbers)
-        stats = run(
-            SpreadChange(
-                kernel=self.kernel, mark=mark or Mark(), exact=exact, after=Mark(memory.built, state.round),
+        collect = CollectRows(kernel=self.kernel, mark=Mark(), exact=exact)
+        # At last no change, after which the scores have the mark of the state.
+        for part, change in enumerate(chain(_collected(run, collect, problem.n), [None]), start=1):
+            after = Mark(memory.built, state.round, 0 if change is None else part)
+            spread = SpreadChange(
+                kernel=self.kernel, mark=mark or after, exact=exact, change=change, after=after,
                 moves=False, anew=mark is None,
-            )
-        )  # fmt: skip
-        refuse_stale(stats)
+            )  # fmt: skip
+            fresh(run(spread))
+            mark, columns = after, columns + (0 if change is None else len(change.numbers))
         memory, passes = memory.with_columns(problem.n, columns)
         return replace(state, memory=memory, passes=state.passes + passes).with_point(pending_step=None)
 
@@ -235,7 +217,7 @@ class KernelAscent(KernelMethod):
             by, values = before.round % self.blocks, self._values_within(run, before, rows)
             stats = run(UpdateRows(**self.asked(before), rows=rows, by=by, seed=self.seed, values=values))
             change, rise = stats.change, stats.rise / problem.n
-        refuse_stale(run(SpreadChange(**self.asked(before), change=change, after=_after(before))))
+        fresh(run(SpreadChange(**self.asked(before), change=change, after=_after(before))))
         if point.exact:
             terms = abs(measured.primal) + abs(point.conjugate_mean)
             spent = rows is not None and rise <= _NO_RISE * terms
@@ -243,9 +225,8 @@ class KernelAscent(KernelMethod):
             slow = rows is not None and rise < _STALLED * (measured.primal - measured.dual)
             spent = slow or measured.below_float32(_SINGLE)
         columns = 0 if change is None else len(change.numbers)
-        landing = _landing(problem, before, before.recalled(KernelMemory), columns)
-        active = measured.stats.active
-        return Advance(1.0, landing.point, landing.memory, active, landing.passes, spent=spent)
+        memory, active = before.recalled(KernelMemory), measured.stats.active
+        return replace(_advanced(problem, before, memory, columns, 1.0, active), spent=spent)
 
     def look(self, problem: Problem, state: SolverState) -> PickRows:
         """Request about `tile` rows according to the last roots; at first every row has the same share."""
@@ -277,20 +258,12 @@ class KernelVertexMethod(KernelMethod):
         asked, mark, held = self.asked(before), mark_of(before), before.recalled(KernelMemory).vertices
         # Scores rebuilt since then have no vertices.
         of = held if held is not None and held.built == mark.built else None
-        sums = run(FindKernelVertices(**asked, of=of))
-        refuse_stale(sums)
-        rows = sums.changed
+        sums = fresh(run(FindKernelVertices(**asked, of=of)))
+        rows, collect = sums.changed, CollectRows(**asked, vertices=True)
         most = COLLECTED if rows > COLLECTED else problem.n
-
-        def change_of(start: int) -> Change | None:
-            stop = min(problem.n, start + most)
-            stats = run(CollectRows(**asked, start=start, stop=stop, vertices=True))
-            refuse_stale(stats)
-            return stats.change
-
         parts = columns = 0
-        for change in gathered(change_of(start) for start in range(0, problem.n if rows else 0, most)):
-            refuse_stale(run(SpreadVertices(**asked, change=change, part=parts)))
+        for change in _collected(run, collect, problem.n if rows else 0, most):
+            fresh(run(SpreadVertices(**asked, change=change, part=parts)))
             parts, columns = parts + 1, columns + len(change.numbers)
         return _Found(sums, {**asked, "parts": parts}, columns)
 
@@ -310,8 +283,7 @@ class KernelFrankWolfe(KernelVertexMethod, FrankWolfe):
     def move(self, problem: Problem, run: Runner, measured: Measurement) -> Move:
         """Return the direction U - A by its sums."""
         found = self.vertices(problem, run, measured.before)
-        sums = run(MixVertices(**found.asked))
-        refuse_stale(sums)
+        sums = fresh(run(MixVertices(**found.asked)))
         n, point, gamma, us = problem.n, measured.before.point, problem.smoothing, found.sums
         own, mixed, theirs = measured.stats.alpha_s / n, sums.u_s / n, sums.u_t / n
         linear = us.conjugate_u / n - point.conjugate_mean
@@ -329,12 +301,12 @@ class KernelFrankWolfe(KernelVertexMethod, FrankWolfe):
         )
         return Move(direction, us.active, found)
 
-    def land(self, problem: Problem, run: Runner, measured: Measurement, move: Move, step: float) -> Landing:
+    def land(self, problem: Problem, run: Runner, measured: Measurement, move: Move, step: float) -> Advance:
         """Let the blocks take `step` towards the vertices."""
         before, found = measured.before, move.found
-        refuse_stale(run(MixVertices(**found.asked, step=step, after=_after(before))))
+        fresh(run(MixVertices(**found.asked, step=step, after=_after(before))))
         memory = replace(before.recalled(KernelMemory), vertices=mark_of(before))
-        return _landing(problem, before, memory, found.columns)
+        return _advanced(problem, before, memory, found.columns, step, move.active)
 
 
 @dataclass(frozen=True)
@@ -352,8 +324,7 @@ class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
             # A itself is the one atom.
             square = measured.stats.alpha_s / problem.n + problem.smoothing * point.mean_sq_dual
             atoms = Atoms.of(point.conjugate_mean, square, _NO_WEIGHTS, names=(-1,))
-            stats = run(MultiplyAtoms(**found.asked, atoms=atoms.names, anew=True))
-            refuse_stale(stats)
+            stats = fresh(run(MultiplyAtoms(**found.asked, atoms=atoms.names, anew=True)))
         b = found.sums.conjugate_u / problem.n
         more = atoms.grown(stats.products / problem.n, b, _NO_WEIGHTS, name=before.round)
         return Joined(atoms, more, len(atoms), found.sums.active, found)
@@ -364,7 +335,7 @@ class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
 
     def land(
         self, problem: Problem, run: Runner, measured: Measurement, joined: Joined, mixture: Mixture
-    ) -> Landing:
+    ) -> Advance:
         """Let the blocks set A and its scores to the mixture of the atoms."""
         before, atoms, names = measured.before, mixture.atoms, joined.more.names
         made = (tuple((names[place], share) for place, share in parts) for parts in mixture.kept)
@@ -376,14 +347,16 @@ class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
             weights=tuple((name, float(weight)) for name, weight in weights if weight > 0),
             after=_after(before),
         )
-        refuse_stale(run(reweighed))
+        fresh(run(reweighed))
         memory = replace(before.recalled(KernelMemory), vertices=mark_of(before), atoms=atoms)
-        return _landing(problem, before, memory, joined.found.columns)
+        return _advanced(problem, before, memory, joined.found.columns, mixture.step, joined.active)
 
     def spent(self, measured: Measurement, mixture: Mixture) -> bool:
         """Return whether D does not rise, or float32 scores allow no further progress."""
         return not mixture.raised or (not measured.before.point.exact and measured.below_float32())
 
+
+K = TypeVar("K", bound=KernelAnswer)
 
 #: Placeholder for the weights of an atom kept by blocks.
 _NO_WEIGHTS = np.zeros((0, 0))
@@ -430,10 +403,12 @@ def _after(state: SolverState) -> Mark:
     return replace(mark, round=mark.round + 1)
 
 
-def _landing(problem: Problem, before: SolverState, memory: KernelMemory, columns: int) -> Landing:
-    """Return the landing of a round that computed so many columns of K."""
-    memory, passes = memory.after_round(problem.n, columns)
-    return Landing(replace(before.point, round=before.point.round + 1), memory, passes)
+def _advanced(
+    problem: Problem, before: SolverState, memory: KernelMemory, columns: int, step: float, active: int
+) -> Advance:
+    """Return the end of a round that computed so many columns of K; it counts a little even without any."""
+    memory, passes = memory.with_columns(problem.n, max(columns, _LEAST_COLUMNS * problem.n))
+    return Advance(step, replace(before.point, round=before.point.round + 1), memory, active, passes)
 
 
 def values_of_rows(problem: Problem, stats: PickedSums) -> tuple[float, float, float, float]:
@@ -444,19 +419,17 @@ def values_of_rows(problem: Problem, stats: PickedSums) -> tuple[float, float, f
     return 0.5 * norm + stats.loss / n, dual, conjugate_mean, mean_sq_dual
 
 
-def refuse_stale(stats: KernelAnswer) -> None:
-    """Raise StateLostError if some rows have scores of another A."""
+def fresh(stats: K) -> K:
+    """Return an answer; raises StateLostError if some rows have scores of another A."""
     if stats.stale:
         raise StateLostError(f"the scores of {stats.stale} rows belong to other dual variables; run it again")
+    return stats
 
 
-def _rows_of_duals(problem: Problem, run: Runner, kernel: PairValues, exact: bool) -> Iterator[Change]:
-    """Yield the non-zero rows of A in batches."""
-    spans = ((start, min(problem.n, start + COLLECTED)) for start in range(0, problem.n, COLLECTED))
-    return gathered(
-        run(CollectRows(kernel=kernel, mark=Mark(), exact=exact, start=start, stop=stop)).change
-        for start, stop in spans
-    )
+def _collected(run: Runner, collect: CollectRows, n: int, rows: int = COLLECTED) -> Iterator[Change]:
+    """Yield what blocks collect of n rows, so many at a time, in batches."""
+    asked = (replace(collect, start=low, stop=min(n, low + rows)) for low in range(0, n, rows))
+    return gathered(fresh(run(each)).change for each in asked)
 
 
 def gathered(changes: Iterable[Change | None]) -> Iterator[Change]:

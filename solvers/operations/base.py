@@ -49,7 +49,7 @@ from topline.solvers.core.dual_rows import ByteBudget, row_runs
 from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import AverageTopK, Problem
-from topline.solvers.core.rows import SharedScan, kept_in_memory
+from topline.solvers.core.rows import SharedScan, rows_are
 from topline.solvers.core.state import Traffic
 from topline.solvers.crew import ALONE, Crew, Helpers, one_blas_thread
 from topline.solvers.errors import StateLostError
@@ -119,9 +119,10 @@ class TileOperation(Operation[A]):
 
     def answer(self, block: Block, crew: Crew) -> A:
         """Return the answer of one block."""
-        work = TileWork(self.sums(block, crew), block.tiles)
-        work_through(block.tiles, [work], crew)
-        return work.answer()
+        work = TileWork.begin(self.sums(block, crew), block.tiles)
+        (answer,) = work_through(block.tiles, [work], crew)
+        found: A = answer
+        return found
 
 
 class Runner(Protocol):
@@ -143,6 +144,11 @@ class OperationRunner(Protocol):
     @property
     def sends(self) -> bool:
         """Whether requests go to other processes, so that each one costs time."""
+        ...
+
+    @property
+    def keeps_duals(self) -> bool:
+        """Whether the blocks keep A."""
         ...
 
     def run(self, operation: Operation[A], /) -> A:
@@ -207,7 +213,7 @@ class CountHits(TileOperation[Hits]):
             tile, _ = taken
             out = np.flatnonzero(tile.weights == 0.0)
             if len(out):
-                numbers = out + (block.start + tile.start)
+                numbers = out + (block.start + tile.rows.start)
                 X, y = tile.X[out], tile.y[out]
                 count += count_hits(X, y, self.W, self.k, self.radius, self.class_weights, numbers)
             clock.row_work()
@@ -368,7 +374,7 @@ class RowBlock:
         for number in request.ended:
             self._forget(number)
         answers: dict[int, Answer] = {}
-        works: dict[int, TileWork[Answer]] = {}
+        works: dict[int, TileWork] = {}
         sweeps: dict[int, Operation[Answer]] = {}
         # Copies come first, before their sources change.
         for head, asked in request.asked:
@@ -381,12 +387,11 @@ class RowBlock:
             for head, asked in request.asked:
                 if isinstance(asked, TileOperation):
                     block = self._of(head)
-                    works[head.number] = TileWork(asked.sums(block, crew), block.tiles)
+                    works[head.number] = TileWork.begin(asked.sums(block, crew), block.tiles)
                 elif not isinstance(asked, CopyDuals):
                     self._of(head)
                     sweeps[head.number] = asked
-            answers |= self._answered(sweeps, list(works.values()), threads)
-        answers |= {number: work.answer() for number, work in works.items()}
+            answers |= self._answered(sweeps, works, threads)
         return HeadAnswers(
             parts=answers,
             seconds_products=sum(one.seconds_products for one in answers.values()),
@@ -425,7 +430,7 @@ class RowBlock:
             self._of(head).load_duals(start, part)
 
     def _kept(self) -> bool:
-        return kept_in_memory(self._X, 0, self.stop - self.start)
+        return rows_are("kept", self._X, 0, self.stop - self.start)
 
     def _crew(self, threads: int) -> Crew:
         """Return the crew for a tile: all threads, or one if each thread has tiles of its own."""
@@ -470,24 +475,26 @@ class RowBlock:
         return Answer()
 
     def _answered(
-        self, sweeps: Mapping[int, Operation[Answer]], works: Sequence[TileWork[Answer]], threads: int
+        self, sweeps: Mapping[int, Operation[Answer]], works: Mapping[int, TileWork], threads: int
     ) -> dict[int, Answer]:
         """Answer sweeps row by row, and the other requests tile by tile.
 
         If the rows lie in memory everything runs at the same time, divided over `threads`.
         """
-        kept, crew = self._kept(), self._crew(threads)
+        kept, crew, answers = self._kept(), self._crew(threads), dict[int, Answer]()
+
+        def work(numbers: Sequence[int]) -> None:
+            found = work_through(self._tiles, [works[number] for number in numbers], crew)
+            answers.update(zip(numbers, found, strict=True))
+
         parts = min(threads if kept else 1, len(works))
-        beside: list[Callable[[], Any]] = [
-            partial(work_through, self._tiles, works[part::parts], crew) for part in range(parts)
-        ]
+        beside: list[Callable[[], Any]] = [partial(work, [*works][part::parts]) for part in range(parts)]
         if not kept or not sweeps:
             _on_threads(beside, threads if kept else 1)
             beside = []
         duals = {number: self._blocks[number].duals for number in sweeps}
         wide = [number for number, request in sweeps.items() if request.widens]
         groups = [list(duals)] if self._open is None else self._open.groups(duals, wide, threads)
-        answers: dict[int, Answer] = {}
         for group in groups if sweeps else ():
             swept = {number: sweeps[number] for number in sweeps if number in group}
             answers |= self._swept(swept, beside, threads, kept=kept)

@@ -541,7 +541,7 @@ class FindDirections(Operation[DirectionSums]):
         sums: Float64Array,
     ) -> None:
         """Choose the directions of a tile's rows at their shifted scores; `duals` are A and their room."""
-        if np.isnan(kept.norms[tile.start]):
+        if np.isnan(kept.norms[tile.rows.start]):
             kept.norms[tile.rows] = squared_norms(tile.X)
         scale = block.problem.scale / self.length
         # The curvature of the dual along the scores of each row alone.

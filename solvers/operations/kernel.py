@@ -130,13 +130,13 @@ class PickRows(KernelOperation[PickedSums]):
         vertices = vertices_of(problem, block.tiles.rows, smoothed=True)
         picked: PickedRows | None = None
         for tile in block.tiles.read(here.dtype):
-            S, A = here.scores[tile.rows], block.duals.A.read(tile.start, tile.stop)
+            S, A = here.scores[tile.rows], block.duals.A.read(tile.rows.start, tile.rows.stop)
             losses, gaps = np.empty(len(S)), np.empty(len(S))
             vertices.losses(S.copy(), tile.y, losses)
             terms = GapTerms(tile.weights, problem.smoothing, problem.own_share, form.table)
             row_gaps(form.conjugate, terms, A, S, losses, tile.y, gaps, sums)
             places = np.empty(len(S), dtype=np.int64)
-            first = block.start + tile.start
+            first = block.start + tile.rows.start
             count, roots_here = picked_rows(
                 gaps, first, self.rate, self.least, self.seed, self.mark.round, places
             )
@@ -269,12 +269,12 @@ class CollectRows(KernelOperation[CollectedRows]):
             return CollectedRows(stale=block.stop - block.start)
         found: Change | None = None
         for tile in block.tiles.read(here.dtype, self.start - block.start, self.stop - block.start):
-            first = block.start + tile.start
-            low, high = max(self.start - first, 0), min(self.stop - first, tile.stop - tile.start)
+            first = block.start + tile.rows.start
+            low, high = max(self.start - first, 0), min(self.stop - first, len(tile.y))
             if self.vertices:
                 A: FloatArray = np.asarray(here.vertices[tile.rows] - here.before[tile.rows])
             else:
-                A = block.duals.A.read(tile.start, tile.stop)
+                A = block.duals.A.read(tile.rows.start, tile.rows.stop)
             places = low + np.flatnonzero(A[low:high].any(axis=1))
             values = A[places] * tile.weights[places, None]
             part = Change(first + places, _sent(self.kernel, tile, places), values)

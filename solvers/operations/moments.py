@@ -36,10 +36,10 @@ class SumMoments(Operation[Moments]):
         total: Float64Array | None = None
         waiting: list[tuple[Rows, Float64Array]] = []
         for tile in tiles.read(block.dtype):
-            taken = slice(-(block.start + tile.start) % self.stride, None, self.stride)
+            taken = slice(-(block.start + tile.rows.start) % self.stride, None, self.stride)
             waiting.append((tile.X[taken], tile.weights[taken]))
             rows += len(waiting[-1][1])
-            if sum(len(weights) for _, weights in waiting) >= tiles.rows or tile.stop == len(tiles.y):
+            if sum(len(weights) for _, weights in waiting) >= tiles.rows or tile.rows.stop == len(tiles.y):
                 X, weights = stacked([part for part, _ in waiting]), np.concatenate([w for _, w in waiting])
                 gram = _gram(X, weights)
                 total = gram.astype(np.float64) if total is None else total + gram

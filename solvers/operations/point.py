@@ -139,10 +139,12 @@ class Evaluate(TileOperation[Evaluation]):
                 slack = slack_of(tile.X, W)
                 stretch = least_stretch(form, scores, tile.y, tile.weights, slack, stretch)
             if self.total and not is_sparse(tile.X):
-                row_sum, row_sq = tile.added_to(row_sum, row_sq)
+                total: Float64Array = (tile.weights @ tile.X)[:, None]
+                row_sum = total if row_sum is None else row_sum + total
+                row_sq += float(tile.weights @ squared_norms(tile.X))
                 clock.product()
             if duals is not None:
-                A = duals.rows_after(tile.number, tile.start, tile.stop, self.pending_step)
+                A = duals.rows_after(tile.number, tile.rows, self.pending_step)
                 alpha_sq += duals.squares(A, tile.rows)
                 if not form.linear_conjugate:
                     conjugate_alpha += duals.conjugates(A, tile.rows)
@@ -151,7 +153,7 @@ class Evaluate(TileOperation[Evaluation]):
                     duals.lift(raised, A, tile.rows)
                     shifted.find(raised, tile.y, tile.weights, shifted_sums)
             plain.find(scores, tile.y, tile.weights, sums)
-            rows += tile.stop - tile.start
+            rows += len(tile.y)
             clock.row_work()
             taken = yield None
         return Evaluation(
@@ -222,14 +224,14 @@ class Rebuild(TileOperation[DualSums]):
         taken = yield clock, FLOAT64, None
         while taken is not None:
             tile, _ = taken
-            A = duals.rows_after(tile.number, tile.start, tile.stop, self.pending_step)
+            A = duals.rows_after(tile.number, tile.rows, self.pending_step)
             A = duals.feasible(A, tile.rows) if self.feasible else A.astype(np.float64)
             A = A if self.share == 1.0 else self.share * A
             b += duals.conjugates(A, tile.rows)
             alpha_sq += duals.squares(A, tile.rows)
             clock.row_work()
             accumulate_rows(tile.X, A, tile.weights, product, crew)
-            rows += tile.stop - tile.start
+            rows += len(tile.y)
             clock.product()
             taken = yield None
         return DualSums(
@@ -305,17 +307,17 @@ class Certify(TileOperation[Certified]):
         while taken is not None:
             tile, _ = taken
             scores, terms = _scores(tile.X, W, crew)
-            most, rows = max(most, terms), rows + tile.stop - tile.start
+            most, rows = max(most, terms), rows + len(tile.y)
             clock.product()
             U = scores.copy()
             vertices.find(U, tile.y, tile.weights, sums)
             if self.share is None:
-                A = block.duals.rows_after(tile.number, tile.start, tile.stop, self.pending_step)
+                A = block.duals.rows_after(tile.number, tile.rows, self.pending_step)
                 A = block.duals.feasible(A, tile.rows)
             else:
                 A = U if self.share == 1.0 else self.share * U
                 if duals is not None:
-                    duals.load(tile.start, A.astype(dtype, copy=False))
+                    duals.load(tile.rows.start, A.astype(dtype, copy=False))
             squares = squared_norms(tile.X)
             row_sq += float(tile.weights @ squares)
             if not closed:

@@ -68,7 +68,7 @@ class _AtPoint:
             moves = np.array(scratch.scores_of(tile.X, V))
             if kept.whole:
                 kept.moves[tile.number] = moves
-            yield tile.number, tile.rows, scores, moves, tile.stop - tile.start
+            yield tile.number, tile.rows, scores, moves, len(tile.y)
 
     def curved_rows(self) -> Iterator[tuple[CurvedRows, Rows]]:
         """Yield the rows with J not zero, tile by tile, with their features."""
@@ -120,7 +120,7 @@ class _AtPoint:
         """Return A of a tile after the pending step; None if it is not needed."""
         if self.duals is None:
             return None
-        return self.duals.rows_after(number, rows.start, rows.stop, self.point.pending_step)
+        return self.duals.rows_after(number, rows, self.point.pending_step)
 
     def shifted(self, scores: FloatArray, A: FloatArray | None, y: IntArray) -> FloatArray:
         """Return q = s - sigma alpha of some rows, in a new array."""
@@ -185,7 +185,7 @@ class FindEnvelopes(_PointOperation[EnvelopeSums]):
             if self.stretched and stretch < np.inf:
                 slack = slack_of(tile.X, W)
                 stretch = least_stretch(problem.form, scores, tile.y, tile.weights, slack, stretch)
-            A = duals.rows_after(tile.number, tile.start, tile.stop, self.pending_step)
+            A = duals.rows_after(tile.number, tile.rows, self.pending_step)
             at = here.shifted(scores, A, tile.y)
             plain.find(scratch.copy_of(scores), tile.y, tile.weights, sums)
             envelope.find(at, tile.y, tile.weights, shifted)
@@ -232,7 +232,7 @@ def _smooth(here: _AtPoint) -> EnvelopeSums:
             found.U[tile.number] = U
         clock.row_work()
         accumulate_rows(tile.X, U, tile.weights, product, here.crew)
-        rows = tile.stop
+        rows = tile.rows.stop
         clock.product()
     kept.here = found if kept.whole else None
     return EnvelopeSums(

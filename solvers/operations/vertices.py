@@ -65,7 +65,9 @@ class FindVertices(TileOperation[VertexSums]):
 
     def sums(self, block: Block, crew: Crew) -> TileSums[VertexSums]:
         """Find u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24), tile by tile."""
-        problem, duals = block.problem, None if self.envelope else block.lifting_duals()
+        problem, duals = block.problem, None
+        if not self.envelope:
+            duals = block.duals if problem.smoothing > 0 else block.kept_duals
         if duals is not None and self.exact:
             block.duals_after(self.pending_step).widen()
         clock, dtype = Clock(), FLOAT64 if self.exact else block.dtype
@@ -78,7 +80,7 @@ class FindVertices(TileOperation[VertexSums]):
         while taken is not None:
             tile, scores = taken
             if duals is not None:
-                A = duals.rows_after(tile.number, tile.start, tile.stop, self.pending_step)
+                A = duals.rows_after(tile.number, tile.rows, self.pending_step)
                 alpha_sq += duals.squares(A, tile.rows)
                 duals.lift(scores, A, tile.rows)
             vertices.find(scores, tile.y, tile.weights, sums)
@@ -88,7 +90,7 @@ class FindVertices(TileOperation[VertexSums]):
                 opens.add(tile, scores, clock)
             clock.row_work()
             vertices.accumulate(tile.X, product)
-            rows += tile.stop - tile.start
+            rows += len(tile.y)
             clock.product()
             taken = yield None
         return VertexSums(

@@ -16,5 +16,5 @@ from topline.solvers.run.api import (
     solve_with_features,
 )
 from topline.solvers.run.compression import CompressedKernel, compress
-from topline.solvers.run.loop import Callback, Ends, Run, Start, iterate
+from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.task import ProblemSpec, Task, compile_jit_functions, run_task

@@ -333,7 +333,11 @@ class MappedResult(SolveResult):
         if len(shape) != 2 or shape[1] != self.problem.d:
             raise InvalidProblemError(f"X has the shape {shape}; give rows of {self.problem.d} features")
         classes = feature_map or self.feature_map
-        _refuse_shape(classes, self.problem.d, self.W.shape)
+        if classes.shape(self.problem.d) != self.W.shape:
+            raise InvalidProblemError(
+                f"the feature map has weights of the shape {classes.shape(self.problem.d)}, and the result's"
+                f" have {self.W.shape}"
+            )
         values = X if is_sparse(X) else np.asarray(X, dtype=np.float64)
         return np.asarray(values @ classes.class_weights(self.W))
 
@@ -382,10 +386,3 @@ def solve_with_features(
     return MappedResult(
         **{part.name: getattr(result, part.name) for part in fields(result)}, feature_map=feature_map
     )
-
-
-def _refuse_shape(feature_map: FeatureMap, d: int, shape: tuple[int, ...]) -> None:
-    if feature_map.shape(d) != shape:
-        raise InvalidProblemError(
-            f"the feature map has weights of the shape {feature_map.shape(d)}, and the result's have {shape}"
-        )

@@ -37,6 +37,7 @@ class HeadExecutor:
     blocks: int
     workers: int = 1
     sends: bool = False
+    keeps_duals: bool = True
 
     def run(self, operation: Operation[A]) -> A:
         """Run an operation on every block and return the sum."""

@@ -35,7 +35,7 @@ from topline.solvers.core.problem import (
     problem_key,
     squared_norm,
 )
-from topline.solvers.core.rows import RowSource, kept_in_memory, widened
+from topline.solvers.core.rows import RowSource, rows_are, widened
 from topline.solvers.core.state import (
     FINEST_TOL,
     Objective,
@@ -81,7 +81,7 @@ from topline.solvers.methods.dual_ascent import AscentMemory, NearStart
 from topline.solvers.methods.kernel import PICKED_ROWS, KernelMethod, kernel_method
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.operations import OperationRunner, PutInside
-from topline.solvers.run.loop import Callback, Ends, Run, Start, iterate
+from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Methods that need only the scores of all rows, with the number of rows up to which the matrix is factored
@@ -363,7 +363,7 @@ class Task:
     problem, bound : the problem, and the one bound to the blocks: with a kernel W is not formed, and d = 1
         stands in for it.
     method, choice : the chosen method, and the reason.
-    duals_kept, of_duals : whether blocks keep A, and whether the result is W(A) of it.
+    duals_kept : whether blocks keep A.
     key : `problem_key` of the problem.
 
     Raises UnsupportedCombinationError as `ProblemSpec.chosen` does.
@@ -386,7 +386,6 @@ class Task:
     method: MethodSpec = field(init=False)
     choice: Choice = field(init=False)
     duals_kept: bool = field(init=False)
-    of_duals: bool = field(init=False)
     key: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -403,10 +402,11 @@ class Task:
         rows = examples.rows if self.feature_map is None else None
         method, choice = spec.chosen(problem, rows=rows, begun=begun)
         kept = self.kernel is not None or spec.keeps_duals(problem, method)
+        of_duals = kept and (spec.of_duals or (spec.kernel is not None and method.name != "auto"))
         vars(self).update(
             spec=spec, seed=seed, problem=problem, method=method, choice=choice, duals_kept=kept,
             bound=problem if self.kernel is None else replace(problem, d=1),
-            of_duals=kept and (spec.of_duals or (spec.kernel is not None and method.name != "auto")),
+            criteria=replace(self.criteria, of_duals=of_duals),
             key=problem_key(problem, examples.labels, examples.weights),
         )  # fmt: skip
 
@@ -479,13 +479,13 @@ def _rounds(task: Task, executor: Executor) -> Run:
         state = state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
     state = replace(state, problem_key=task.key)
     at_zero = partial(risk_at_zero, task.problem, examples.labels, examples.weights)
-    if not task.of_duals:
+    if not criteria.of_duals:
         # W = 0 is no answer where the result must be W(A).
         state = replace(state, primal_at_zero=at_zero())
     if state.loss_at_zero is None and state.W.any():
         state = replace(state, loss_at_zero=at_zero(smoothed=False))
     runner: OperationRunner = executor
-    at_will = kept_in_memory(examples.rows, 0, problem.n)
+    at_will = rows_are("kept", examples.rows, 0, problem.n)
     if state.left_behind and problem.form.convex and isinstance(method, Lbfgs | Newton) and at_will:
         rows = np.ones(problem.n) if examples.weights is None else examples.weights
         method = SampledStep(method, criteria.tol, rows)
@@ -493,8 +493,7 @@ def _rounds(task: Task, executor: Executor) -> Run:
         runner = TopLossBlocks(executor, problem.n, risk)
     if task.feature_map is not None:
         runner = MappedBlocks(executor, task.feature_map, problem.d)
-    ends = Ends(task.duals_kept, task.of_duals)
-    return iterate(problem, runner, method, criteria, ends, Start(state), task.callbacks)
+    return iterate(problem, runner, method, criteria, state, task.callbacks)
 
 
 def default_executor(task: Task) -> Executor:

@@ -26,11 +26,10 @@ from topline.solvers.core.rows import (
     as_rows,
     cut_rows,
     gives_sparse,
-    in_place,
     is_sparse,
-    kept_in_memory,
     read_slabs,
     read_together,
+    rows_are,
     slab_bounds,
     stacked,
     taken_rows,
@@ -220,7 +219,7 @@ class RowFeed:
         #: Rows whose dual rows are opened together; a stored piece of X may have more.
         self._window = None if opened is None else _window(dtype.itemsize * opened)
         #: Whether rows are drawn from all of the block at once.
-        self.whole = opened is None and kept_in_memory(X, 0, self._n)
+        self.whole = opened is None and rows_are("kept", X, 0, self._n)
         self._slabs = [] if self.whole else self._cut()
 
     def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
@@ -293,7 +292,7 @@ class RowFeed:
 
     def _cut(self) -> list[tuple[int, int]]:
         """Return the slabs: for rows in memory the rows opened at once, else those read at once."""
-        if self._window is not None and kept_in_memory(self._X, 0, self._n):
+        if self._window is not None and rows_are("kept", self._X, 0, self._n):
             return list(cut_rows(self._n, 0, self._window))
         return list(slab_bounds(self._X, _GATHERED_ROWS, self._window))
 
@@ -322,7 +321,7 @@ class RowFeed:
     @cached_property
     def _held(self) -> tuple[Any, bool]:
         """All rows as one array, if they are one, else None; and whether no conversion is needed."""
-        if not in_place(self._X, 0, self._n):
+        if not rows_are("in_place", self._X, 0, self._n):
             return None, False
         values = self._X[0 : self._n]
         if is_sparse(values):

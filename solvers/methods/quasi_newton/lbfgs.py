@@ -119,17 +119,11 @@ class Lbfgs(Method):
         return _towards(measured, line, replace(memory, pairs=pairs), passes)
 
     def final(
-        self,
-        problem: Problem,
-        executor: OperationRunner,
-        state: SolverState,
-        *,
-        duals_kept: bool,
-        tol: float = 0.0,
+        self, problem: Problem, executor: OperationRunner, state: SolverState, tol: float = 0.0
     ) -> FinalValues:
         """Return P and D of the best point by float64 products; without D, |grad P| at W."""
         if problem.form.convex:
-            return super().final(problem, executor, state, duals_kept=duals_kept, tol=tol)
+            return super().final(problem, executor, state, tol)
         memory = state.recalled(LbfgsMemory)
         W = state.W if memory.best is None else memory.best.W
         stats = executor.run(FindVertices(state.round, W, envelope=True, exact=True))

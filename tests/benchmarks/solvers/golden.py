@@ -36,7 +36,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -55,7 +55,7 @@ from topline.solvers.core.problem import MEAN_RISK, Problem
 from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.methods import METHODS, method_named
 from topline.solvers.operations import Head
-from topline.solvers.run import Callback, Ends, iterate, task
+from topline.solvers.run import Callback, iterate, task
 from topline.solvers.run.shared import HeadExecutor, SharedPasses
 
 #: Where the stored figures lie.
@@ -171,7 +171,8 @@ def heads(X: Any, y: np.ndarray, method: str, options: Mapping[str, Any]) -> lis
         chosen = spec.method_for(run.problem, executor.blocks, 0)
         duals = spec.needs_duals(run.problem.form, run.problem.smoothing)
         stops = [stop_after(MOST_ROUNDS)]
-        return iterate(run.problem, executor, chosen, criteria, Ends(duals), callbacks=stops)
+        alone = replace(executor, keeps_duals=duals)
+        return iterate(run.problem, alone, chosen, criteria, callbacks=stops)
 
     with SerialExecutor(blocks=3) as executor:
         passes = SharedPasses(executor, runs[0].problem, X, y, weights)

@@ -359,22 +359,22 @@ def test_kept_rows_are_taken_in_any_order(tmp_path: Path, dtype: str, sparse: bo
     rows = TrainingRows(dataset, transforms=Transforms.fit(steps, list))
     cached = CachedRows(rows, rows.nbytes if budget == "all" or sparse else rows.nbytes // 2)
     kept = sparse or dtype == "float16" or budget == "all"
-    assert cached.keeps(0, len(rows)) == kept
+    assert cached.kept(0, len(rows)) == kept
     wanted = np.random.default_rng(0).permutation(len(rows))[:100]
     if kept:
         assert np.array_equal(dense(cached.take(wanted)), dense(rows[0 : len(rows)])[wanted])
         assert cached.take(wanted[:0]).shape == (0, rows.shape[1])
     else:
-        assert cached.keeps(0, 10)
+        assert cached.kept(0, 10)
 
 
 def test_a_range_takes_rows_by_its_own_numbers(tmp_path: Path) -> None:
     rows = TrainingRows(small_dataset(tmp_path))
     part = RowRange(CachedRows(rows, rows.nbytes, 100, 300), 100, 300)
     wanted = np.array([150, 3, 199])
-    assert part.keeps(0, 200)
+    assert part.kept(0, 200)
     assert np.array_equal(part.take(wanted), rows[100:300][wanted])
-    assert not RowRange(rows, 100, 300).keeps(0, 200)
+    assert not RowRange(rows, 100, 300).kept(0, 200)
 
 
 def test_rows_that_all_fit_are_one_array_and_are_handed_on_as_such(tmp_path: Path) -> None:

@@ -161,13 +161,13 @@ def test_some_rows_are_read_with_the_rest_of_their_tiles_alone(low: int, high: i
     whole = list(tiles.read(FLOAT32))
     source.given.clear()
     some = list(tiles.read(FLOAT32, low, high))
-    wanted = [tile for tile in whole if tile.start < high and low < tile.stop]
-    assert [(tile.number, tile.start, tile.stop) for tile in some] == [
-        (tile.number, tile.start, tile.stop) for tile in wanted
+    wanted = [tile for tile in whole if tile.rows.start < high and low < tile.rows.stop]
+    assert [(tile.number, tile.rows.start, tile.rows.stop) for tile in some] == [
+        (tile.number, tile.rows.start, tile.rows.stop) for tile in wanted
     ]
     for tile in some:
         np.testing.assert_array_equal(tile.X, values[tile.rows])
-        np.testing.assert_array_equal(tile.y, np.arange(tile.start, tile.stop))
+        np.testing.assert_array_equal(tile.y, np.arange(tile.rows.start, tile.rows.stop))
     assert bool(source.given) == bool(wanted)
 
 

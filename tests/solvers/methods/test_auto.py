@@ -21,7 +21,7 @@ from topline.solvers.executors import Executor
 from topline.solvers.losses import Loss
 from topline.solvers.methods import Auto, change_of_method, choose, priors
 from topline.solvers.methods.auto import Prior
-from topline.solvers.run.loop import Callback, Ends, Run, Start, iterate
+from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.task import ProblemSpec, Task, default_executor
 
 N, D, M = 600, 400, 4
@@ -85,10 +85,7 @@ def run_of(
         if "duals" in options:
             executor.load_duals(options.pop("duals"))
         method, criteria = Auto(blocks, 0, known), StoppingCriteria(1e-4, passes)
-        start = Start(**options) if options else None
-        run = iterate(
-            problem, executor, method, criteria, Ends(duals_kept=True), start, callbacks, clock
-        )  # fmt: skip
+        run = iterate(problem, executor, method, criteria, options.get("state"), callbacks, clock)
         keeps(executor)
         return run
 

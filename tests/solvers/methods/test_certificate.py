@@ -162,7 +162,7 @@ def test_the_best_weights_are_kept_where_another_point_has_the_best_dual() -> No
     with SerialExecutor() as executor:
         executor.bind(problem, X, y, keep_duals=False)
         state = replace(SolverState.start(problem), best=best)
-        final = certificate.final_values(problem, executor, state, duals_kept=False, tol=1e-3)
+        final = certificate.final_values(problem, executor, state, 1e-3, duals_kept=False)
     assert final.primal == pytest.approx(optimum.primal, rel=1e-9)
     assert np.array_equal(final.W, optimum.W)
 

@@ -36,7 +36,7 @@ from topline.solvers.losses.rows import column_updates
 from topline.solvers.methods import dual_ascent
 from topline.solvers.methods.shared_work import MORE, SharedWork, fastest
 from topline.solvers.operations import Ascend
-from topline.solvers.run.loop import Ends, iterate
+from topline.solvers.run.loop import iterate
 
 
 def run(X, y, loss, lam_n, smoothing=0.0, **options):
@@ -120,7 +120,7 @@ def test_a_round_of_several_blocks_ends_with_the_time_of_the_run() -> None:
         executor.bind(problem, X, y.astype(np.int32), keep_duals=True)
         criteria = StoppingCriteria(1e-9, 100, time_limit=3.5)
         method = dual_ascent.DualAscent(4)
-        ended = iterate(problem, executor, method, criteria, Ends(duals_kept=True), clock=lambda: now[0])
+        ended = iterate(problem, executor, method, criteria, clock=lambda: now[0])
     assert ended.status is Status.TIME_LIMIT
     # The last one finds that there is no time.
     assert asked == [0, 1, 2, 3, 4]

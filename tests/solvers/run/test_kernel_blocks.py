@@ -43,7 +43,7 @@ from topline.solvers.operations.kernel import (
     SpreadVertices,
 )
 from topline.solvers.run import ProblemSpec, compress, compression, task
-from topline.solvers.run.loop import Ends, iterate
+from topline.solvers.run.loop import iterate
 
 X, Y = examples()
 N = len(Y)
@@ -128,8 +128,7 @@ def test_few_rows_at_a_time_give_the_same_optimum_and_the_dual_never_falls() -> 
             problem,
             executor,
             KernelAscent(3, tile=8, kernel=RBF),
-            StoppingCriteria(tol=1e-6, max_passes=3000),
-            Ends(duals_kept=True, of_duals=True),
+            StoppingCriteria(tol=1e-6, max_passes=3000, of_duals=True),
             callbacks=[lambda record, _: duals.append(record.dual)],
         )
     assert run.status is Status.SOLVED

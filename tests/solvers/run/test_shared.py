@@ -22,9 +22,8 @@ from topline.solvers.core.rows import SharedScan
 from topline.solvers.core.state import SolverState, Status, StoppingCriteria
 from topline.solvers.methods import method_named
 from topline.solvers.operations import CopyDuals, CountHits, Evaluate, Head, Rebuild
-from topline.solvers.run import Ends, iterate
+from topline.solvers.run import iterate
 from topline.solvers.run import search as searching
-from topline.solvers.run.loop import Start
 from topline.solvers.run.search import Goal, Part, Search, Trial
 from topline.solvers.run.shared import SharedPasses
 from topline.solvers.run.task import risk_at_zero
@@ -63,8 +62,8 @@ def run_of(head, C):
 def trained(run, at_zero=None):
     def train(executor):
         method = method_named("dual_ascent").method_for(run.problem, executor.blocks, 0)
-        start = Start(replace(SolverState.start(run.problem), primal_at_zero=at_zero))
-        return iterate(run.problem, executor, method, CRITERIA, Ends(duals_kept=True), start)
+        start = replace(SolverState.start(run.problem), primal_at_zero=at_zero)
+        return iterate(run.problem, executor, method, CRITERIA, start)
 
     return train
 

@@ -38,7 +38,7 @@ from topline.solvers.errors import StateLostError
 from topline.solvers.methods import METHODS, method_named
 from topline.solvers.methods.dual_ascent import DualAscent
 from topline.solvers.operations import PutInside, Rebuild
-from topline.solvers.run import Ends, Start, iterate
+from topline.solvers.run import iterate
 from topline.solvers.run import loop as iteration
 
 N, LAM = 60, 0.05
@@ -334,9 +334,8 @@ def stages(loss, gaps, certified):
     with SerialExecutor() as executor:
         executor.bind(problem, X, y, keep_duals=True)
         for gap in gaps:
-            ends = Ends(duals_kept=True, certified=certified)
-            run = iterate(problem, executor, method, StoppingCriteria(tol=gap), ends, start)
-            start = Start(run.state, run.measured)
+            run = iterate(problem, executor, method, StoppingCriteria(gap, certified=certified), start)
+            start = run.measured or run.state
             A = np.concatenate([rows for _, _, rows in executor.duals(run.state.pending_step)])
             runs.append((run, A))
     return X, y, runs
@@ -429,9 +428,7 @@ def test_a_time_limit_does_not_count_the_seconds_of_earlier_runs() -> None:
     with SerialExecutor() as executor:
         executor.bind(problem, X, y, keep_duals=True)
         criteria = StoppingCriteria(tol=1e-3, time_limit=100.0)
-        run = iterate(
-            problem, executor, Hopeful(), criteria, Ends(duals_kept=True), Start(earlier), clock=lambda: 0.0
-        )
+        run = iterate(problem, executor, Hopeful(), criteria, earlier, clock=lambda: 0.0)
     assert run.status is Status.SOLVED
     assert len(run.history) > 1
     assert run.state.seconds == 1000.0
