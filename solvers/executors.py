@@ -1,7 +1,6 @@
 """Where blocks of examples are computed: an executor holds them and answers the requests of a method.
 
-One of the two here runs the blocks in turn, the other several on threads.  `MappedBlocks` and `TopLossBlocks`
-run operations at weights of a feature map, and for a risk other than the mean of the losses.
+One of the two here runs the blocks in turn, the other several on threads.
 `topline.pipeline.cluster` has the executor for other machines.
 """
 
@@ -20,8 +19,7 @@ import psutil
 
 from topline.solvers.core.answers import A
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.feature_maps import FeatureMap
-from topline.solvers.core.problem import AverageTopK, Problem
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowRange, RowSource, is_sparse
 from topline.solvers.core.state import Traffic, WorkerActivity
 from topline.solvers.crew import threads_here
@@ -29,10 +27,10 @@ from topline.solvers.errors import InvalidProblemError
 from topline.solvers.operations import (
     BlockSet,
     DualRows,
-    MapView,
     Operation,
     OperationRunner,
     RowBlock,
+    Runner,
     RunSpec,
 )
 from topline.solvers.typing import Float64Array, IntArray
@@ -117,11 +115,14 @@ class Executor(OperationRunner, Protocol):
         ...
 
 
-class _Wrapped:
-    """Delegates everything but `run` to the wrapped blocks."""
+class AnsweredBlocks:
+    """Blocks that answer by a function of an operation and of their own `run`.
 
-    def __init__(self, blocks: OperationRunner) -> None:
-        self._blocks = blocks
+    So they answer at weights of a feature map (`Operation.through`) or for another risk (`on_largest`).
+    """
+
+    def __init__(self, blocks: OperationRunner, answer: Callable[[Operation[Any], Runner], Any]) -> None:
+        self._blocks, self._answer = blocks, answer
 
     @property
     def workers(self) -> int:
@@ -142,29 +143,10 @@ class _Wrapped:
         """Return data moved and work done since the blocks were bound."""
         return self._blocks.traffic()
 
-
-class MappedBlocks(_Wrapped):
-    """Blocks that answer at weights V of a feature map for rows of d features."""
-
-    def __init__(self, blocks: OperationRunner, feature_map: FeatureMap, d: int) -> None:
-        super().__init__(blocks)
-        self._view = MapView(feature_map, d)
-
     def run(self, operation: Operation[A]) -> A:
-        """Answer at V from the blocks' answers at the class weights."""
-        return operation.through(self._blocks.run, self._view)
-
-
-class TopLossBlocks(_Wrapped):
-    """Blocks of n rows that answer for the mean of the k largest losses."""
-
-    def __init__(self, blocks: OperationRunner, n: int, risk: AverageTopK) -> None:
-        super().__init__(blocks)
-        self._n, self._risk = n, risk
-
-    def run(self, operation: Operation[A]) -> A:
-        """Answer for the risk from the blocks' answers for the losses."""
-        return operation.on_largest(self._blocks.run, self._risk, self._n)
+        """Return the answer from the answers of the blocks."""
+        answer: A = self._answer(operation, self._blocks.run)
+        return answer
 
 
 class CountedRows(RowRange):

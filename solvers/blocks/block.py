@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from topline.solvers.core.answers import Answer, TileReader
+from topline.solvers.core.answers import TileReader
 from topline.solvers.core.dual_points import PendingStep, step_number
 from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store, row_runs
 from topline.solvers.core.problem import Problem, SelectedRows
 from topline.solvers.core.rows import Rows, RowSource, compute_dtype, slab_bounds, stored_slabs
-from topline.solvers.crew import ALONE, Crew, Helpers
+from topline.solvers.crew import Helpers
 from topline.solvers.errors import StateLostError, UnsupportedCombinationError
 from topline.solvers.jit_cache import jit
 from topline.solvers.losses.rows import conjugate_sum, nearest_rows
@@ -111,7 +111,7 @@ class BlockDuals:
         self._form = problem.form
         self._rho: Float64Array = problem.form.rho
         self._y, self._weights = y, weights
-        self._weighted = not is_uniform(weights)
+        self._weighted = bool((weights != 1.0).any())
         self._cuts = cuts
         self._budget = dual_bytes if isinstance(dual_bytes, ByteBudget) else None
         if isinstance(dual_bytes, int) and dual_bytes < array_bytes(len(y), problem.m):
@@ -368,14 +368,6 @@ def array_bytes(rows: int, m: int, itemsize: int = 8) -> int:
     return 2 * itemsize * rows * m
 
 
-def is_uniform(weights: Float64Array) -> bool:
-    """Return whether every example counts once."""
-    return bool((weights == 1.0).all())
-
-
-A_co = TypeVar("A_co", bound=Answer, covariant=True)
-
-
 class Kept(Protocol):
     """Values that operations keep with a block from one answer to the next; they only save work.
 
@@ -384,14 +376,6 @@ class Kept(Protocol):
     """
 
     lasting: ClassVar[str]
-
-
-class Asked(Protocol[A_co]):
-    """A request to a block: `topline.solvers.operations`."""
-
-    def answer(self, block: Block, crew: Crew, /) -> A_co:
-        """Return the answer of the block."""
-        ...
 
 
 K = TypeVar("K", bound=Kept)
@@ -477,12 +461,6 @@ class Block:
         if spec.keep_duals:
             cuts, room = [0, *(stop for _, _, stop in self.tiles.bounds())], budget or spec.dual_bytes
             self.kept_duals = BlockDuals(self.problem, self.y, self.weights, self.dtype, cuts, room)
-
-    def run(self, operation: Asked[A_co], threads: int = 1) -> A_co:
-        """Answer an operation on `threads` threads; repeating one changes nothing further."""
-        # Overflow shows in the sums, which the coordinator checks.
-        with np.errstate(over="ignore", invalid="ignore"):
-            return operation.answer(self, Crew(threads, self.helpers.pool) if threads > 1 else ALONE)
 
     def recall(self, kind: type[K], make: Callable[[], K]) -> K:
         """Return the values that operations of a kind keep with the block; `make` creates missing ones."""

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from topline.solvers.blocks.block import BlockDuals, commit_rows, is_uniform
+from topline.solvers.blocks.block import BlockDuals, commit_rows
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, is_sparse, squared_norms
 from topline.solvers.crew import ALONE, Crew
@@ -290,7 +290,7 @@ def accumulate_rows(
         some = U.any(axis=1)
         if not some.all():
             X, U, weights = X[some], U[some], weights[some]
-    if not is_uniform(weights):
+    if (weights != 1.0).any():
         U = U * weights[:, None].astype(U.dtype)
     crew.add_product(U, X, product)
 

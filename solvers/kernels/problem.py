@@ -31,7 +31,7 @@ from topline.solvers.core.rows import (
 )
 from topline.solvers.core.state import Objective, SolveResult, Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.executors import SerialExecutor, TopLossBlocks
+from topline.solvers.executors import SerialExecutor
 from topline.solvers.kernels.functions import Kernel, PrecomputedKernel, WithConstant, as_kernel
 from topline.solvers.operations import Evaluate, Rebuild
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
@@ -332,9 +332,11 @@ def certified_on_matrix(
     with SerialExecutor() as executor:
         wide = replace(problem, d=len(C))
         executor.bind(wide, columns, labels, keep_duals=False, weights=weights)
-        risk = problem.risk
-        run = TopLossBlocks(executor, wide.n, risk).run if isinstance(risk, AverageTopK) else executor.run
-        loss = run(Evaluate(C)).loss / problem.n
+        risk, asked = problem.risk, Evaluate(C)
+        if isinstance(risk, AverageTopK):
+            loss = asked.on_largest(executor.run, risk, wide.n).loss / problem.n
+        else:
+            loss = executor.run(asked).loss / problem.n
     primal = 0.5 * problem.lam * inner(C, columns[features.pivots] @ C) + loss
     if of_duals:
         dual, conjugate_mean = of_duals["objective"].dual, of_duals["conjugate_mean"]

@@ -363,11 +363,11 @@ class RowBlock:
         self._helpers, self._norms = Helpers(), unknown_norms(stop - start)
 
     def run(self, operation: Operation[A], threads: int = 1) -> A:
-        """Answer an operation on `threads` threads (`Block.run`); new heads start with A = 0."""
-        if self.sole is not None:
-            return self._of(self.sole).run(operation, threads)
-        heads: Any = self
-        return operation.answer(heads, Crew(threads, self._helpers.pool))
+        """Answer an operation on `threads` threads; new heads start with A = 0."""
+        asked: Any = self if self.sole is None else self._of(self.sole)
+        # Overflow shows in the sums, which the coordinator checks.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return operation.answer(asked, Crew(threads, self._helpers.pool))
 
     def ask(self, request: AskHeads, threads: int) -> HeadAnswers:
         """Answer the operations of all heads."""
@@ -437,7 +437,7 @@ class RowBlock:
         return ALONE if threads == 1 or self._kept() else Crew(threads, self._helpers.pool)
 
     def _of(self, head: Head) -> Block:
-        return self._blocks[head.number] if head.number in self._blocks else self._new(head)
+        return self._blocks.get(head.number) or self._new(head)
 
     def _new(self, head: Head) -> Block:
         """Return a block with A = 0 for a head."""
@@ -521,7 +521,7 @@ class RowBlock:
 
         def answer(number: int) -> Any:
             try:
-                return self._blocks[number].run(sweeps[number], each)
+                return sweeps[number].answer(self._blocks[number], Crew(each, self._helpers.pool))
             finally:
                 if together:
                     self._X.leave()

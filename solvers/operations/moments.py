@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topline.solvers.blocks.block import Block, is_uniform
+from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.second_order import weighted_gram
 from topline.solvers.core.answers import Answer, Clock
 from topline.solvers.core.feature_maps import MapView
@@ -56,5 +56,5 @@ def _gram(X: Rows, weights: Float64Array) -> FloatArray:
     """Return sum w_i x_i x_i^T; BLAS computes half of a product of a matrix with itself."""
     if is_sparse(X):
         return weighted_gram(X, weights)
-    part = X if is_uniform(weights) else X * np.sqrt(weights)[:, None].astype(X.dtype)
+    part = X if (weights == 1.0).all() else X * np.sqrt(weights)[:, None].astype(X.dtype)
     return np.asarray(part.T @ part)

@@ -20,7 +20,7 @@ from topline.solvers.blocks.ascent.passes import columns_alike
 from topline.solvers.blocks.block import inside
 from topline.solvers.blocks.vertices import can_vanish, least_stretch, vertices_of
 from topline.solvers.core.dual_rows import pack, unpack
-from topline.solvers.core.feature_maps import FeatureMap, is_ordinary
+from topline.solvers.core.feature_maps import FeatureMap, MapView, is_ordinary
 from topline.solvers.core.problem import (
     MEAN_RISK,
     AverageTopK,
@@ -47,12 +47,11 @@ from topline.solvers.core.state import (
 from topline.solvers.crew import available_cores, one_blas_thread
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.solvers.executors import (
+    AnsweredBlocks,
     DualRows,
     Executor,
-    MappedBlocks,
     SerialExecutor,
     ThreadExecutor,
-    TopLossBlocks,
 )
 from topline.solvers.kernels import Kernel, KernelFeatures, as_kernel, is_positive, is_precomputed
 from topline.solvers.losses import LabelSets, Loss, LossForm
@@ -172,13 +171,6 @@ class ProblemSpec:
         if self.kernel is None and self.keep_duals:
             self._refuse_duals(problem, method)
         return method, choice
-
-    def keeps_duals(self, problem: Problem, method: MethodSpec) -> bool:
-        """Return whether A is kept: on request, as the stored model, or because the method needs it."""
-        if self.keep_duals or method.needs_duals(problem.form, problem.smoothing):
-            return True
-        able = method.keeps_duals or (method.smooths_through_duals and problem.mean_risk)
-        return self.kernel is not None and able
 
     def on_blocks(self, problem: Problem, method: str) -> bool:
         """Return whether blocks compute the kernel on demand and no matrix is factored.
@@ -401,7 +393,10 @@ class Task:
             begun = begun_by(self.state, duals=self.duals is not None)
         rows = examples.rows if self.feature_map is None else None
         method, choice = spec.chosen(problem, rows=rows, begun=begun)
-        kept = self.kernel is not None or spec.keeps_duals(problem, method)
+        # On request, as the stored model, or because the method needs it.
+        kept = spec.keep_duals or method.needs_duals(problem.form, problem.smoothing)
+        able = method.keeps_duals or (method.smooths_through_duals and problem.mean_risk)
+        kept = bool(kept or self.kernel is not None or (spec.kernel is not None and able))
         of_duals = kept and (spec.of_duals or (spec.kernel is not None and method.name != "auto"))
         vars(self).update(
             spec=spec, seed=seed, problem=problem, method=method, choice=choice, duals_kept=kept,
@@ -490,9 +485,10 @@ def _rounds(task: Task, executor: Executor) -> Run:
         rows = np.ones(problem.n) if examples.weights is None else examples.weights
         method = SampledStep(method, criteria.tol, rows)
     if isinstance(risk, AverageTopK):
-        runner = TopLossBlocks(executor, problem.n, risk)
+        runner = AnsweredBlocks(executor, lambda asked, run: asked.on_largest(run, risk, problem.n))
     if task.feature_map is not None:
-        runner = MappedBlocks(executor, task.feature_map, problem.d)
+        view = MapView(task.feature_map, problem.d)
+        runner = AnsweredBlocks(executor, lambda asked, run: asked.through(run, view))
     return iterate(problem, runner, method, criteria, state, task.callbacks)
 
 

@@ -132,7 +132,7 @@ def test_a_block_gives_the_same_sums_on_any_number_of_threads(loss, smoothing) -
     found = []
     for threads in (1, 2, 4):
         block = Block(RunSpec(problem, X, y, keep_duals=True))
-        found.append([block.run(request, threads) for request in requests])
+        found.append([request.answer(block, Crew(threads, block.helpers.pool)) for request in requests])
     for others in found[1:]:
         for stats, first in zip(others, found[0], strict=True):
             for field in fields(stats):

@@ -22,6 +22,7 @@ from topline import (
 from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
+from topline.solvers.crew import ALONE
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations import FindDirections, columns
 from topline.solvers.run import loop as iteration
@@ -252,7 +253,7 @@ def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin,
     dropped, merged = 0, 0
     for round_ in range(60):
         W = 3.0 * random.standard_normal((X.shape[1], M))
-        block.run(FindDirections(round_, W, pending_step, pairwise, length=10.0))
+        FindDirections(round_, W, pending_step, pairwise, length=10.0).answer(block, ALONE)
         kept = block.recall(columns.RowSets, pytest.fail)
         sets = kept.sets
         before = sets.used.copy()

@@ -36,7 +36,6 @@ from topline import (
 )
 from topline.solvers.core.problem import LargestLosses, MeanRisk, Problem
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import TopLossBlocks
 from topline.solvers.methods import METHODS, atoms
 from topline.solvers.methods.frank_wolfe import atoms_of
 from topline.solvers.operations import FindLargestLosses, FindSelectedVertices, FindVertices
@@ -207,8 +206,8 @@ def test_the_answer_does_not_depend_on_the_blocks(loss, kind) -> None:
     for blocks in (1, 2, 7):
         with SerialExecutor(blocks=blocks) as executor:
             results.append(run(X, y, loss, k, tol=1e-4, executor=executor))
-            at_top = TopLossBlocks(executor, len(y), AverageTopK(k))
-            answers.append(at_top.run(FindVertices(0, W, exact=True)))
+            asked = FindVertices(0, W, exact=True)
+            answers.append(asked.on_largest(executor.run, AverageTopK(k), len(y)))
     for result, answer in zip(results[1:], answers[1:], strict=True):
         assert result.status is Status.SOLVED
         assert result.primal == pytest.approx(results[0].primal, rel=1e-4)  # both are that near the optimum

@@ -25,6 +25,7 @@ from topline.solvers.core.answers import Node, TreeMerger, VectorSums, tree_tota
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState, Status
+from topline.solvers.crew import ALONE
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor, block_bounds
 from topline.solvers.methods import METHODS
@@ -157,7 +158,7 @@ def test_a_block_names_the_rows_of_the_whole_problem() -> None:
     X[[7, 23], 1] = np.inf
     block = Block(RunSpec(Problem(MaxHinge(), 500, 4, M, 0.1), X, y, first=100), 2)
     with pytest.raises(NonFiniteError, match="rows 107, 123 hold NaN or infinity"):
-        block.run(FindVertices(0, np.zeros((4, M))), 1)
+        FindVertices(0, np.zeros((4, M))).answer(block, ALONE)
 
 
 def test_a_block_without_duals_says_so() -> None:

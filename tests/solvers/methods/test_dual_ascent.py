@@ -32,6 +32,7 @@ from topline.solvers.core import rows
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowRange
+from topline.solvers.crew import ALONE
 from topline.solvers.losses.rows import column_updates
 from topline.solvers.methods import dual_ascent
 from topline.solvers.methods.shared_work import MORE, SharedWork, fastest
@@ -223,10 +224,10 @@ def test_features_in_memory_are_not_copied_whole(dtype) -> None:
     y = (np.arange(len(X)) % 2).astype(np.int32)
     block = Block(RunSpec(Problem(MaxHinge(), *X.shape, 2, 1.0), X, y, keep_duals=True))
     request = Ascend(round=0, W=np.zeros((50, 2)), exact=dtype == np.float32)
-    block.run(request)
+    request.answer(block, ALONE)
     tracemalloc.start()
     try:
-        block.run(request)
+        request.answer(block, ALONE)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
