@@ -134,7 +134,7 @@ class _Loop:
         """Take one round; return the run if it was the last."""
         self.passes, self.products, self.per_row, self.waiting = 0, 0.0, 0.0, 0.0
         measured = self._measured()
-        objective, seconds = self._bounds(measured), self._seconds_left()
+        objective, seconds, tol = self._bounds(measured), self._seconds_left(), self.criteria.tol
         if measured.before.left_behind:
             self.start_primal = objective.primal
         good = objective.reaches(self.target.tol) and objective.primal < self.start_primal
@@ -147,11 +147,7 @@ class _Loop:
         claim = self._certified_claim(measured, advance) if advance.claims else None
         record = self._record(measured, self._bounds(measured, claim), advance)
         self.history.add(record)
-        proven = (
-            claim is not None
-            and claim.primal < self.start_primal
-            and claim.objective.reaches(self.criteria.tol)
-        )
+        proven = claim is not None and claim.primal < self.start_primal and claim.objective.reaches(tol)
         status = Status.SOLVED if proven else self._ending(record, advance, solved=solved)
         self.state = self._next_state(measured, advance, claim, record, status)
         # Every callback is called, even after one returned False.
