@@ -15,7 +15,7 @@ LINES: Final = {
     "pipeline/backbones": 2_048,
     "pipeline/certification": 1_445,
     "pipeline/cli": 2_545,
-    "pipeline/cluster": 2_850,
+    "pipeline/cluster": 2_852,
     "pipeline/dashboard": 2_220,
     "pipeline/doctor": 507,
     "pipeline/evaluation": 1_236,

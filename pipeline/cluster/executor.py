@@ -60,6 +60,8 @@ class DaskExecutor:
     """
 
     in_process = False
+    #: Whether the blocks keep A.
+    keeps_duals = False
 
     def __init__(
         self,
@@ -118,11 +120,6 @@ class DaskExecutor:
         """Restore lost dual variables from `checkpoint_source`, and record losses and moves there."""
         self._checkpoint_source = checkpoint_source
 
-    @property
-    def keeps_duals(self) -> bool:
-        """Whether the blocks keep A."""
-        return self._bound is not None and self._bound.spec.keep_duals
-
     def bind(
         self,
         problem: Problem,
@@ -134,7 +131,7 @@ class DaskExecutor:
     ) -> None:
         """Place the examples, with their `weights`, on the workers; A = 0 if `keep_duals`."""
         self._release()
-        bounds = self._asked_bounds
+        self.keeps_duals, bounds = keep_duals, self._asked_bounds
         if bounds is None and isinstance(X, TrainingRows):
             bounds = X.block_bounds()
         cuts = block_bounds(problem.n, self._asked_blocks, bounds)
