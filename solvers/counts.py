@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def how_many(number: float, what: str, digits: str = "") -> str:
-    """Return a number formatted with `digits`, and the plural `what`, or its singular for 1: 1,234 rows."""
+    """Return a number, formatted with `digits`, and its noun: the plural `what`, or its singular for 1."""
     text = f"{number:,{digits}}"
     return f"{text} {singular(what) if text == '1' else what}"
 

@@ -96,7 +96,7 @@ def _variance(X: RowSource) -> float:
 
 
 def number_of(gamma: Gamma, name: str) -> float:
-    """Return a numeric gamma, which waits for no data."""
+    """Return a numeric gamma; InvalidProblemError if it still depends on the training rows."""
     if not isinstance(gamma, float):
         raise InvalidProblemError(
             f"gamma of the kernel {name} still waits for data; call resolved(X) with the training rows first"

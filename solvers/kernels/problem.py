@@ -46,11 +46,12 @@ _SLACK = 10.0
 
 @dataclass(frozen=True, eq=False)
 class KernelFeatures:
-    """Training rows (n, d) seen through a kernel with resolved parameters; K itself where it was precomputed.
+    """Training rows seen through a kernel, its parameters resolved.
 
-    `rows` (n, r) float64 have K = rows rows^T + E, and `pivots` (r,) are the examples whose kernel functions
-    span them; rows[pivots] is lower triangular.  `dropped` is the Frobenius norm of E, which bounds its
-    largest eigenvalue.
+    `train` are the rows (n, d), or K itself where it was precomputed, K is (n, n) float64, and `rows` (n, r)
+    float64 have K = rows rows^T + E.  `pivots` (r,) are the examples whose kernel functions span them;
+    rows[pivots] is lower triangular.  `dropped` is the Frobenius norm of E, which bounds its largest
+    eigenvalue.
     """
 
     kernel: Kernel

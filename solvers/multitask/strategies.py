@@ -116,7 +116,7 @@ def ascend(
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """The constants of an ascent; tasks are rows here, so that each is contiguous."""
+    """Constants of an ascent; tasks are rows here, so that each is contiguous."""
 
     K: Float64Array
     signs: Float64Array

@@ -420,7 +420,7 @@ def bias_interval(scores: Float64Array, y: Float64Array, c: Float64Array) -> tup
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SVMPlusResult(DualSVMResult):
-    """Result of `solve_svm_plus` for C and gamma: b~, and <w~, x~_i> + b~ (n,), which is at least `slack`."""
+    """Result of `solve_svm_plus` for C and gamma; `correction` (n,) is <w~, x~_i> + b~, at least `slack`."""
 
     C: float
     gamma: float
