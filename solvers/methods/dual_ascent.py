@@ -159,7 +159,10 @@ class DualAscent(Method):
         mean = None if point.exact or state.primal_at_zero is None else memory.mean
         W = point.W if mean is None else mean
         if memory.unmeasured and state.primal_at_zero is not None:
-            return _bounds_at_zero(problem, state, state.primal_at_zero)
+            # P(0) and D(A) take no pass.
+            dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
+            objective, nothing = Objective(state.primal_at_zero, dual), LossAnswer(rows=problem.n)
+            return Measurement(objective, state, nothing, passes=0, W=np.zeros_like(point.W))
         looks = self.deflates and self.blocks > 1 and memory.deflation is None
         stretched = may_be_separated(problem, state)
         stats = run(Evaluate(W, point.pending_step, exact=point.exact, total=looks, stretched=stretched))
@@ -174,13 +177,9 @@ class DualAscent(Method):
             found = Deflation.of(problem, stats.row_sum, stats.row_sq, self.blocks)
             state = replace(state, memory=AscentMemory(deflation=found))
         measured = measured_at(
-            problem,
-            state,
-            stats,
-            Objective(primal, dual),
-            conjugate_mean=conjugate_mean,
+            problem, state, stats, Objective(primal, dual), conjugate_mean=conjugate_mean,
             mean_sq_dual=mean_sq_dual,
-        )
+        )  # fmt: skip
         measured = replace(measured, W=mean)
         return with_stretched(problem, measured) if stretched else measured
 
@@ -188,7 +187,10 @@ class DualAscent(Method):
         """Let the blocks sweep, and step along their summed change: part by part if there are several."""
         memory = measured.before.recalled(AscentMemory)
         if self.joins and not memory.alike:
-            memory = replace(memory, alike=_is_slow(measured, memory))
+            # A run that has taken many passes and is far from its end.
+            before = measured.before
+            far = before.best.primal - measured.dual > _FAR * measured.tol * abs(before.best.primal)
+            memory = replace(memory, alike=far and before.passes >= _SLOW and not memory.unmeasured)
         kinks = problem.form.linear_conjugate and problem.smoothing == 0.0
         way = _Way(measured.before.point, memory, averages=kinks and self.blocks > 1, swept=problem.n)
         turn = self._first_turn(problem, measured)
@@ -212,7 +214,11 @@ class DualAscent(Method):
         direction = change_of(problem, way.point.W, sums)
         way.follow(sums, direction, ExactStep().step(way.point.round, direction), turn)
         if self.blocks > 1:
-            factor = self._next_safety_factor(way.memory, direction)
+            # The best step of the change was slope / curvature.
+            overshot = 1.0
+            if direction.slope > 0.0 and direction.curvature > 0.0:
+                overshot = min(max(direction.curvature / direction.slope, _SAFETY_DOWN), _SAFETY_UP)
+            factor = min(max(self._safety_factor(way.memory) * overshot, 1.0), float(self.blocks))
             way.memory = replace(way.memory, safety_factor=factor)
             busy = (way.seconds - busy) / max(measured.apart, 1)
             way.exchanges.append(time.perf_counter() - began - busy)
@@ -332,13 +338,6 @@ class DualAscent(Method):
         known = memory.safety_factor
         return float(self.blocks**_SAFETY_POWER) if known is None else min(known, float(self.blocks))
 
-    def _next_safety_factor(self, memory: AscentMemory, direction: Direction) -> float:
-        """Return the factor for the next step, after a change whose best step was slope / curvature."""
-        overshot = 1.0
-        if direction.slope > 0.0 and direction.curvature > 0.0:
-            overshot = min(max(direction.curvature / direction.slope, _SAFETY_DOWN), _SAFETY_UP)
-        return min(max(self._safety_factor(memory) * overshot, 1.0), float(self.blocks))
-
 
 @dataclass(eq=False)
 class _Way:
@@ -400,25 +399,10 @@ class _Way:
         self.filled, self.seconds = sums.filled, self.seconds + sums.seconds_products + sums.seconds_kernels
 
 
-def _is_slow(measured: Measurement, memory: AscentMemory) -> bool:
-    """Return whether a run has taken many passes and is far from its end."""
-    state = measured.before
-    far = state.best.primal - measured.dual > _FAR * measured.tol * abs(state.best.primal)
-    return far and state.passes >= _SLOW and not memory.unmeasured
-
-
 def _enough(problem: Problem, point: Point, memory: AscentMemory) -> float:
     """Return n (P - D) at which a start near the optimum is within its tolerance, 0 for any other start."""
     dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
     return 0.0 if memory.near is None else memory.near.tol * abs(dual) * problem.n
-
-
-def _bounds_at_zero(problem: Problem, state: SolverState, primal: float) -> Measurement:
-    """Return P(0) and D(A), which take no pass, before an unmeasured round."""
-    point = state.point
-    dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
-    zero = np.zeros_like(point.W)
-    return Measurement(Objective(primal, dual), state, LossAnswer(rows=problem.n), passes=0, W=zero)
 
 
 @dataclass(frozen=True)
