@@ -8,8 +8,8 @@ from scipy import sparse
 
 from tests.reference import losses as reference
 from tests.reference.qp import minimise_qp
-from tests.reference.training_qp import _one_vs_all, _ranked
-from topline.solvers.losses import OneVsAll
+from tests.reference.training_qp import _one_vs_all, _polyhedral, _ranked
+from topline.solvers.losses import OneVsAll, PolyhedralTopK
 
 
 def mean_of_largest(values, k):
@@ -69,7 +69,7 @@ def top_optimum(X, y, loss, lam, k, m):
     X = np.asarray(X, dtype=np.float64)
     n, d = X.shape
     first_score = d * m
-    build = _one_vs_all if isinstance(loss, OneVsAll) else _ranked
+    build = {OneVsAll: _one_vs_all, PolyhedralTopK: _polyhedral}.get(type(loss), _ranked)
     (G, h), first_phi, size = build(y, loss, m, first_score)
     # After W, the scores, what the losses need and phi come t and the excesses e_i >= phi_i - t.
     wide = size + 1 + n
@@ -87,7 +87,7 @@ def top_optimum(X, y, loss, lam, k, m):
 
 
 def top_entropy_optimum(X, y, loss, lam, k, m):
-    """Give max D of a loss of entropies: softmax, top-k entropy or one-vs-all logistic, by exponential cones.
+    """Give max D of a loss of entropies (softmax, ldr_kl, top-k, one-vs-all logistic) by exponential cones.
 
     D = -lam/2 |W|^2 + sum_i p_i H(x_i / p_i) over 0 <= p_i <= 1/k, sum p <= 1 and W = X^T A / lam, where H is
     -sum x log x - (1 - S) log(1 - S) on x_j <= S / k' of the other classes, or the sum of binary entropies.
@@ -122,7 +122,10 @@ def top_entropy_optimum(X, y, loss, lam, k, m):
     shares = sparse.kron(sparse.eye(n), np.ones((terms, 1))) @ p
     order = np.arange(3 * n * terms).reshape(3, -1).T.ravel()  # (-u, x, p) of one share after the other
     cones = sparse.vstack([u, -x, -shares]).tocsr()[order]
-    q = np.concatenate([np.zeros(first_u), np.ones(n * terms)])
+    fields = loss.to_dict()
+    q = np.concatenate([np.zeros(first_u), np.full(n * terms, fields.get("temperature", 1.0))])
+    if "temperature" in fields:  # with a margin of 1
+        q[first_share + others] = -1.0
     P = lam * W.T @ W
     settings = clarabel.DefaultSettings()
     settings.verbose = False
