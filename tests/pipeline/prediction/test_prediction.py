@@ -361,6 +361,18 @@ def test_workers_score_by_the_support_of_a_kernel_model_what_one_process_does(tm
     np.testing.assert_array_equal(found, kept)
 
 
+def test_a_price_gives_each_row_as_many_classes_as_pay(dataset_model: str, tmp_path: Path) -> None:
+    means = []
+    for price in (0.01, 10.0):
+        config = PredictConfig(dataset="latest", top_k=5, guess_price=price, output=tmp_path / "rows.parquet")
+        means.append(predict_dataset(dataset_model, config, HERE).sets["mean_size"])
+        rows = [row for row in pq.read_table(config.output).to_pylist() if row["classes"] is not None]
+        assert all(row["set"] == row["classes"][: row["set_size"]] for row in rows)
+    assert means[0] > means[1] == 1.0
+    with pytest.raises(ConfigError, match="--coverage and --guess-price both say"):
+        predict_dataset(dataset_model, PredictConfig(dataset="latest", guess_price=0.1, coverage=0.9), HERE)
+
+
 def test_what_does_not_fit_is_refused(dataset_model: str, tmp_path: Path) -> None:
     other = small_dataset(tmp_path / "other", n=50, d=7)
     with pytest.raises(InputError, match="has 7 features per row, and model m0001 takes 12"):
