@@ -286,14 +286,17 @@ def test_a_lease_that_was_lost_stays_lost(memory_store: Store, clock: Sleeper) -
 
 
 def test_who_looks_whether_a_holder_lives_leaves_no_file_open(local_store: Store, clock: Sleeper) -> None:
+    def open_files() -> list[str]:
+        return [file.path for file in psutil.Process().open_files() if "/leases/" in file.path]
+
     with held_lease(local_store, "retrain", "one that dies", terms=clock.silent):
         pass
     local_store.delete("leases/retrain/00000001.done")
-    open_files = psutil.Process().num_fds()
     with held_lease(local_store, "retrain", "me", terms=clock.terms) as lease:
         assert lease.number == 2
+        assert len(open_files()) == 1, "the lock of the lease itself"
     assert clock.slept == 0, "its lock is free, so nobody waits for its beat"
-    assert psutil.Process().num_fds() == open_files
+    assert open_files() == []
 
 
 def test_who_has_lost_the_lease_beats_no_more(memory_store: Store) -> None:
