@@ -22,7 +22,7 @@ from topline.pipeline.images.items import (
 )
 from topline.pipeline.images.tables import list_pictures, list_shards, list_table, picture_column
 from topline.pipeline.options import ImageLimits
-from topline.pipeline.readers import TABLE_SUFFIXES, local_path, parts_of
+from topline.pipeline.readers import TABLE_SUFFIXES, all_parts, local_path, parts_of
 
 
 def list_images(images: str, wanted: Wanted = Wanted()) -> ImageListing:  # noqa: B008 - a value
@@ -38,7 +38,7 @@ def list_images(images: str, wanted: Wanted = Wanted()) -> ImageListing:  # noqa
         for suffix in (".tar", ".parquet") if not listing.items else ():
             found = sorted(file for file in root.rglob(f"*{suffix}") if file.is_file())
             if found and not listing.items:
-                listing = _held(root, found, wanted)
+                listing = _held(root, all_parts(path, found), wanted)
     elif path.is_file():
         listing = _file(path.parent.resolve() / path.name, wanted)
     else:

@@ -128,7 +128,10 @@ def row_order(listing: ImageListing, plan: ChunkPlan, base: Dataset | None) -> R
     if 2 * len(new) > len(listing.items):
         return own
     most = base.info.shard_rows
-    pieces = _joined([*filter(None, units), *(new[at : at + most] for at in range(0, len(new), most))], most)
+    pieces = [*filter(None, units), *(new[at : at + most] for at in range(0, len(new), most))]
+    # Units at the end join while one has no more rows than those behind it, and all fit into one.
+    while len(pieces) > 1 and len(pieces[-2]) <= min(len(pieces[-1]), most - len(pieces[-1])):
+        pieces = [*pieces[:-2], pieces[-2] + pieces[-1]]
     followed = ChunkPlan(len(listing.items), base.info.chunk_rows, most)
     ordered = tuple(item for piece in pieces for item in piece)
     cuts = tuple(accumulate((len(piece) for piece in pieces), initial=0))
@@ -151,13 +154,6 @@ def _in_units_of(base: Dataset, items: Sequence[ImageItem]) -> tuple[list[list[I
                 del by_id[held[place].sample_id]  # type: ignore[union-attr]
     units = [[item for item in held[slice(*unit.rows)] if item is not None] for unit in base.units]
     return units, list(by_id.values())
-
-
-def _joined(pieces: list[list[ImageItem]], most: int) -> list[list[ImageItem]]:
-    """Join the units at the end while one has no more rows than those behind it, and all fit into one."""
-    while len(pieces) > 1 and len(pieces[-2]) <= min(len(pieces[-1]), most - len(pieces[-1])):
-        pieces = [*pieces[:-2], pieces[-2] + pieces[-1]]
-    return pieces
 
 
 @dataclass(frozen=True)

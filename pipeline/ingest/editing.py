@@ -84,8 +84,13 @@ def edited_dataset(dataset: Dataset, edits: Edits, *, forget: bool = False) -> D
         )
     ids = dataset.sample_ids()
     edits = edits.by(ids)
-    if not forget:
-        _refuse_unknown(edits, ids, dataset.info.id)
+    unknown = [] if forget else sorted((edits.without | set(edits.labels)) - set(ids))
+    if unknown:
+        more = f" and {how_many(len(unknown) - 1, 'others')}" * (len(unknown) > 1)
+        raise InputError(
+            f"dataset {dataset.info.id} has no row {unknown[0]!r}{more}: use ids from topline inspect, and"
+            " put one that holds a comma in double quotes"
+        )
     labels = _corrected(dataset, edits, ids)
     kept = np.flatnonzero([name not in edits.without for name in ids])
     recorded = _recorded(dataset, edits, labels, forget=forget)
@@ -198,17 +203,6 @@ def _corrected(dataset: Dataset, edits: Edits, ids: Sequence[str]) -> NDArray[np
         if labels[places[name]] >= 0:
             labels[places[name]] = codes[label]
     return labels
-
-
-def _refuse_unknown(edits: Edits, ids: Sequence[str], dataset: str) -> None:
-    unknown = sorted((edits.without | set(edits.labels)) - set(ids))
-    if unknown:
-        others = len(unknown) - 1
-        more = f" and {how_many(others, 'others')}" if others else ""
-        raise InputError(
-            f"dataset {dataset} has no row {unknown[0]!r}{more}: use ids from topline inspect, and put one"
-            " that holds a comma in double quotes"
-        )
 
 
 def _ids(text: str) -> list[str]:

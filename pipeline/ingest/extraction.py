@@ -172,10 +172,6 @@ class _Job:
     describer: Describer
     begun: float
 
-    @property
-    def newest(self) -> Dataset | None:
-        return None if self.describer.known is None else self.describer.known.dataset
-
 
 def extract(
     config: ExtractConfig,
@@ -214,7 +210,7 @@ def extract(
 def _committed(job: _Job, done: int, *, follow: bool) -> ExtractResult:
     """Split the rows of all units, and make the dataset visible, unless it is what the newest one is."""
     table = pa.concat_tables(job.writer.manifest_of(unit) for unit in range(job.writer.units))
-    newest = job.newest
+    newest = None if job.describer.known is None else job.describer.known.dataset
     recorded = recorded_splits(job.writer.store, newest.info.id if newest else None) if follow else None
     table, rows = with_splits(job.listing.items, table, job.config, recorded)
     if follow and newest is not None and _unchanged(newest, table, rows):

@@ -98,10 +98,8 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
 
 def _source(config: ImportConfig, path: Path) -> FeatureFile:
     """Return the features at `path`, followed by those of the test rows where they have their own file."""
-    attributes = None
-    if config.labels is not None and _names_attributes(config):
-        attributes = read_label_names(config.labels)
-    inside = config.labels is None or attributes is not None
+    inside = _are_inside(config)
+    attributes = read_label_names(config.labels) if inside and config.labels is not None else None
     beside = tuple(name for name in (config.groups, config.sample_weight) if name is not None)
     names = (config.features_name, config.labels_name if inside else None, attributes, beside)
     if config.test_features is None:
@@ -119,7 +117,7 @@ def _source(config: ImportConfig, path: Path) -> FeatureFile:
 
 def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> RowSplits:
     """Return labels and splits of all rows, from the options' files before the features' own."""
-    inside = config.labels is None or _names_attributes(config)
+    inside = _are_inside(config)
     known = source.ids()
     labels = Path(str(config.labels))
     if inside:
@@ -203,9 +201,9 @@ def _tell(source: FeatureFile, rows: RowSplits) -> None:
         logger.info("classes of one row, too few to train on and to measure: %s", named(single))
 
 
-def _names_attributes(config: ImportConfig) -> bool:
-    """Return whether --labels holds no labels, but names those of an ARFF file."""
-    return config.labels is not None and config.labels.suffix.lower() == ".xml"
+def _are_inside(config: ImportConfig) -> bool:
+    """Return whether labels are beside the features: --labels gives none, or names those of an ARFF file."""
+    return config.labels is None or config.labels.suffix.lower() == ".xml"
 
 
 def _check_length(place: str, what: str, count: int, source: FeatureFile) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,25 +100,18 @@ class Describer:
                 good.append(i)
             except ImageRejectedError as error:
                 rows[i].error = str(error)
-        return partial(self._described, network, rows, X, good, pictures)
 
-    def _described(
-        self,
-        network: FeatureFunction,
-        rows: Sequence[ImageRow],
-        X: NDArray[np.float32],
-        good: Sequence[int],
-        pictures: Sequence[Pixels],
-    ) -> NDArray[np.float32]:
-        """Return the features X of `rows`, with those of the rows `good` from their pixels."""
-        if pictures:
-            describe = network.describe if isinstance(network, TwoStepFunction) else network
-            X[good] = describe(pictures)
-        broken = np.flatnonzero(~np.isfinite(X).all(axis=1))
-        X[broken] = 0.0
-        for i in broken.tolist():
-            rows[i].error = "the backbone gave features that are not finite"
-        return X
+        def described() -> NDArray[np.float32]:
+            if pictures:
+                describe = network.describe if isinstance(network, TwoStepFunction) else network
+                X[good] = describe(pictures)
+            broken = np.flatnonzero(~np.isfinite(X).all(axis=1))
+            X[broken] = 0.0
+            for i in broken.tolist():
+                rows[i].error = "the backbone gave features that are not finite"
+            return X
+
+        return described
 
     def _read(self, row: ImageRow) -> bytes | None:
         """Return the bytes of an image; None, with the reason in its row, where it is rejected."""

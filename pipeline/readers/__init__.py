@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from topline.pipeline.readers.base import (
     FeatureFile,
+    all_parts,
     check_columns,
     checked_rows,
     local_path,

@@ -8,7 +8,7 @@ import logging
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +31,8 @@ LABEL_NAMES = ("labels", "label", "y", "Y", "targets", "target", "class")
 Rows = NDArray[Any] | csr_matrix
 #: Names that a message lists at most.
 NAMED_COLUMNS = 8
+#: Names of parts that say how many there are: train-00000-of-00003.parquet.
+_PART = re.compile(r"(.*?)(\d+)(-of-0*(\d+))")
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,8 @@ def parts_of(path: Path, readable: Sequence[str], *, only: bool = False) -> list
     """Return the files that a folder or a pattern (data/*.npy) names, by the numbers in their names.
 
     A file is its only part.  Of a folder it is all files with one of the suffixes `readable`, of one kind; of
-    a pattern all that match, or with `only` those with a suffix.  `InputError` where a folder has none.
+    a pattern all that match, or with `only` those with a suffix.  `InputError` where a folder has none, or
+    where one of as many as their names count is missing, unless a pattern leaves it out by [brackets].
     """
     if path.is_file():
         return [path]
@@ -231,12 +234,31 @@ def parts_of(path: Path, readable: Sequence[str], *, only: bool = False) -> list
             f"{path} has no file of features ({', '.join(readable)}), and no img_emb/*.npy of clip-retrieval;"
             " images become features by topline extract --images"
         )
-    return sorted(
+    ordered = sorted(
         kept,
         key=lambda file: [
             (int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", str(file))
         ],
     )
+    return ordered if pattern and "[" in path.name else all_parts(path, ordered)
+
+
+def all_parts(path: Path, files: list[Path]) -> list[Path]:
+    """Return the files of `path`; `InputError` where some of as many as their names count are missing."""
+    sets = defaultdict[tuple[Path, str, int], dict[int, re.Match[str]]](dict)
+    for file in files:
+        if part := _PART.match(file.name):
+            sets[file.parent, part[1], int(part[4])][int(part[2])] = part
+    for (_, head, total), there in sets.items():
+        part, first = next(iter(there.values())), int(total in there)
+        gone = next((number for number in range(first, first + total) if number not in there), None)
+        if gone is not None:
+            others = f" and {total - len(there) - 1} more" * (len(there) < total - 1)
+            raise InputError(
+                f"{path}: part {gone} of {total} is missing, {head}{gone:0{len(part[2])}}{part[3]}{others}:"
+                " bring back what is missing, or name the parts that are meant in brackets: train-0000[02]*"
+            )
+    return files
 
 
 def pick(place: str, what: str, wanted: str | None, usual: Sequence[str], there: Sequence[str]) -> str | None:

@@ -389,7 +389,10 @@ def _parse(lines: list[bytes]) -> _Lines:
     for place, line in enumerate(lines):
         if b"\0" in line:
             raise ValueError("this is no text")
-        label, pairs = _label_and_pairs(line.partition(b"#")[0])
+        text = line.partition(b"#")[0]
+        label, pairs = (*text.split(None, 1), b"", b"")[:2]
+        if b":" in label:  # a line without labels begins with a pair
+            label, pairs = b"", text
         if not label and not pairs:
             continue
         if not label and bare is None:
@@ -424,9 +427,3 @@ def _sizes(path: Path) -> tuple[int, int, int] | None:
     if len(words) != 3 or not all(word.isdigit() for word in words):
         return None
     return int(words[0]), int(words[1]), int(words[2])
-
-
-def _label_and_pairs(line: bytes) -> tuple[bytes, bytes]:
-    """Split a line into its labels, empty where it begins with a pair, and its pairs."""
-    label, pairs = (*line.split(None, 1), b"", b"")[:2]
-    return (b"", line) if b":" in label else (label, pairs)

@@ -524,6 +524,11 @@ def test_images_inside_parquet_have_the_names_of_its_schema(tmp_path: Path) -> N
     assert sum(one != other for one, other in pairwise(runs)) == 5, "what is unpacked together is together"
     alone = list_images(str(tmp_path / "data" / "train-*.parquet")).items
     assert [item.split for item in alone] == [None] * 8, "held-out rows are drawn where all are called train"
+    (tmp_path / "data" / "train-00000-of-00002.parquet").unlink()
+    for place in (tmp_path, tmp_path / "data" / "*.parquet"):
+        with pytest.raises(InputError, match=r": part 0 of 2 is missing, train-00000-of-00002: bring back"):
+            list_images(str(place))
+    assert len(list_images(str(tmp_path / "data" / "train-00001-of-00002.parquet")).items) == 4
     write_pictures(tmp_path / "data" / "odd.parquet", [5], ["ant"])
     with pytest.raises(InputError, match=r"a label out of range in row 0 \(5\): the file names 1 classes"):
         list_images(str(tmp_path / "data" / "odd.parquet"))

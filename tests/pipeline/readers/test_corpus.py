@@ -113,6 +113,7 @@ CLIP = {"img_emb/img_emb_0.npy": X, "img_emb/img_emb_1.npy": X}
 
 READ = "features are read from NumPy, NumPy archive, Parquet, HDF5, MATLAB from 7.3, MATLAB up to 7"
 ARCHIVE = "a zip archive or what is kept in one: write a spreadsheet as CSV, and tensors as safetensors"
+BRACKETS = "bring back what is missing, or name the parts that are meant in brackets: train-0000[02]*"
 JSON = "JSON lines: write them as Parquet: pandas.read_json(FILE, lines=True)"
 ARFF = (
     "@relation r\n@attribute f real\n@attribute g real\n@attribute class {a,b}\n@data\n1.5,-2,a\n4,5,b\n7,8,a"
@@ -347,6 +348,15 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
         },
         AB,
     ),
+    "whole": ({"part-1-of-2.npy": X[:1], "part-2-of-2.npy": X[1:2], "val-00000-of-00001.npy": X[2:]}, None),
+    "no middle": (
+        {f"train-{part:05d}-of-00003.parquet": {"f": [1.5], "g": [-2.0], "label": ["a"]} for part in (0, 2)},
+        f"FILE: part 1 of 3 is missing, train-00001-of-00003: {BRACKETS}",
+    ),
+    "no end": (
+        {"y_1-of-9.csv": "f,g\n1,2\n", "y_2-of-9.csv": "f,g\n1,2\n"},
+        f"FILE: part 0 of 9 is missing, y_0-of-9 and 6 more: {BRACKETS}",
+    ),
     "hive": (
         {
             f"label={name}": {"p.parquet": {"f": X[row : row + 1, 0], "g": X[row : row + 1, 1]}}
@@ -443,6 +453,17 @@ def test_features_are_read_as_they_are_meant_or_refused(tmp_path: Path, name: st
         np.testing.assert_array_equal(found[:3].round(), X.round())
 
 
+def test_a_pattern_leaves_parts_out_only_where_it_names_them(tmp_path: Path) -> None:
+    put(tmp_path / "some", {f"train-0000{part}-of-00003.npy": X[part : part + 1] for part in (0, 2)})
+    with pytest.raises(
+        InputError, match=r"train-\*: part 1 of 3 is missing, train-00001-of-00003: bring back"
+    ):
+        open_features(tmp_path / "some" / "train-*")
+    for names, rows in (("train-0000[02]*", 2), ("train-00002-of-00003.npy", 1)):
+        with closing(open_features(tmp_path / "some" / names)) as source:
+            assert source.n == rows
+
+
 #: Files of labels for three rows: words, or the sentence.
 LABELS: Mapping[str, tuple[Any, list[str] | str]] = {
     "y.npy": (Y, AB),
@@ -462,6 +483,7 @@ LABELS: Mapping[str, tuple[Any, list[str] | str]] = {
     "quoted.csv": ('"Doe, John"\n"Roe, Ann"\n"Doe, John"\n', ["Doe, John", "Roe, Ann", "Doe, John"]),
     "y.TSV": ("Doe, John\nRoe, Ann\nPoe\n", ["Doe, John", "Roe, Ann", "Poe"]),
     "shards": ({"y_2.npy": Y[1:], "y_1.npy": Y[:1]}, AB),
+    "some": ({"y-00001-of-00002.npy": Y}, f"FILE: part 0 of 2 is missing, y-00000-of-00002: {BRACKETS}"),
     "objects.npy": (
         Y.astype(object),
         (
