@@ -113,6 +113,25 @@ def test_a_signal_within_a_destructor_is_not_lost(number: int, name: str) -> Non
     )
 
 
+# A command that a signal reaches after its work, in the joins of Python's last threads.
+JOINED = """
+import signal, sys, threading
+from topline.pipeline.cli import main
+number = int(sys.argv.pop(1))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading._register_atexit(signal.raise_signal, number)
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_last_join_leaves_the_command_done(number: int) -> None:
+    words = [sys.executable, "-c", JOINED, str(int(number)), "--version"]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=500)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("topline ")
+
+
 # A command that a signal reaches in the function of training that is named, in a compiled call, or an import.
 STOPPED = """
 import signal, sys
