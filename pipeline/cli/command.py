@@ -294,3 +294,14 @@ def find_model(text: str) -> str:
     if not records:
         raise InputError(f"{text} holds no model: give STORE/models/m0001, or train one with topline train")
     return join(store.url, "models", records[-1].id)
+
+
+def measuring(url: str) -> list[tuple[str, ...]]:
+    """Return the command that measures a model on rows of its dataset, none where all of them train."""
+    from topline.storage.datasets import list_datasets
+    from topline.storage.models import load_model
+
+    model = load_model(url)
+    counts = {info.id: info.counts for info in list_datasets(model.store)}.get(model.record.dataset, {})
+    splits = {"test": (), "val": ("--split", "val")}
+    return [("evaluate", url, *words) for split, words in splits.items() if counts.get(split)][:1]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from topline.pipeline.cli.command import Call, ModelArgument, Outcome, find_model
+from topline.pipeline.cli.command import Call, ModelArgument, Outcome, find_model, measuring
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from topline.pipeline.cli.table import counted, facts, following, metrics_line, table
 from topline.pipeline.errors import ConfigError
@@ -150,7 +150,7 @@ def train(
     if done is not None:
         left = f"run {done.run} reached the tolerance before, and {done.model} is its model"
         warnings = [f"nothing is left to do: {left}; a smaller --tol continues", *warnings]
-    after: list[tuple[str, ...]] = [("evaluate", result.model)]
+    after = measuring(result.model)
     if config.kernel is None:
         form = "npz" if any(name.startswith("nystroem") for name in config.transforms) else "onnx"
         after.append(("export", result.model, "--format", form, "--output", f"model.{form}"))
@@ -198,10 +198,11 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     stopping at the default budget is not, nor is a model that `topline certify` calls not certified.
     """
     certificate = result.certificate
+    nothing = f"W of {result.model.rpartition('/')[2]} is 0, which is no better than no model"
     if result.solved:
         said = [COLLAPSED] if result.collapsed and result.average_top is not None else []
         if result.no_weights and certificate is None and not said:
-            said = [f"{_nothing_learnt(result)}; {NO_WEIGHTS}"]
+            said = [f"{nothing}; {NO_WEIGHTS}"]
         if certificate is None or certificate.certified:
             return SUCCESS, said
         why = f"{certificate.model} is not certified: {certificate.reason}"
@@ -214,15 +215,11 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     short = f"{reached}, above the tolerance {tol:g}"
     why = f"stopped after {how_many(result.passes, 'passes')} ({result.status})"
     if result.no_weights:
-        short = f"{_nothing_learnt(result)}, and {short}"
+        short = f"{nothing}, and {short}"
     if call.chose("train", "max_passes", "time_limit"):
         return SUCCESS, [f"{why}: {short}"]
     fix = f"--resume {result.run} --max-passes {10 * result.passes} continues, a larger --tol accepts it"
     return SHORT_OF_TOLERANCE, [f"{why}: {short}; {fix}"]
-
-
-def _nothing_learnt(result: TrainResult) -> str:
-    return f"W of {result.model.rpartition('/')[2]} is 0, which is no better than no model"
 
 
 def certify(call: Call, model: ModelArgument) -> Outcome:
@@ -243,7 +240,7 @@ def certify(call: Call, model: ModelArgument) -> Outcome:
         }
     )
     warnings = [] if found.certified else [f"{found.model} is not certified: {found.reason}"]
-    lines += following(("evaluate", url))
+    lines += following(*measuring(url))
     return Outcome(found.to_dict(), lines, warnings, SUCCESS if found.certified else SHORT_OF_TOLERANCE)
 
 
@@ -267,7 +264,7 @@ def sweep(call: Call) -> Outcome:
         lines += following(("sweep", "--store", result.store, "--resume", result.sweep, "--train-best"))
     else:
         lines += ["", *facts(training_facts(result.trained))]
-        lines += following(("evaluate", result.trained.model))
+        lines += following(*measuring(result.trained.model))
     return Outcome(result.to_dict(), lines, [edge] if result.at_edge else [])
 
 

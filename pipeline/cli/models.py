@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from topline.pipeline.cli.command import Call, ModelArgument, Outcome, StoreOption, find_model
+from topline.pipeline.cli.command import Call, ModelArgument, Outcome, StoreOption, find_model, measuring
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.errors import ConfigError
@@ -83,9 +83,10 @@ def show(
     width = max(len(name) for name, _ in flat(shown))
     lines = [f"{name:<{width}}  {value}" for name, value in flat(shown)]
     lines += [f"{'decision':<{width}}  {entry}" for entry in standing.of(opened.record.id)]
-    after = following(("evaluate", opened.url))
     if evaluation:
         after = _next_of_model(opened.url, standing.champion, opened.url)
+    else:
+        after = following(*measuring(opened.url))
     return Outcome({"model": model, **record, **known, "decisions": decisions}, [*lines, *after])
 
 

@@ -53,7 +53,7 @@ def following(*commands: Sequence[str], hint: str = "", program: str = "topline"
     """Return the commands that come next, quoted for a shell, with `hint`; capitals stand for words."""
     behind = f"   {hint}" if hint else ""
     lines = [f"{'':7} {shlex.join((program, *words))}{behind}" for words in commands]
-    return ["", f"  next:{lines[0][7:]}", *lines[1:]]
+    return ["", f"  next:{lines[0][7:]}", *lines[1:]] if lines else []
 
 
 def metrics_line(evaluation: Mapping[str, Any]) -> str:

@@ -186,7 +186,13 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     from topline.pipeline.prediction import predict as classify
 
     config = call.config(PredictConfig)
-    _refuse_two_things(config)
+    given = [name for name in ("images", "features", "dataset") if getattr(config, name) is not None]
+    if len(given) > 1:
+        raise ConfigError(f"--{given[0]} and --{given[1]} are two things to classify: give one of them")
+    inside = [name for name in ("features_name", "labels_name") if getattr(config, name) is not None]
+    if inside and config.features is None:
+        flag = "--" + inside[0].replace("_", "-")
+        raise ConfigError(f"{flag} names what is inside the file of --features: give that, or leave it out")
     if config.dataset is not None:
         return _predict_dataset(call, model, config)
     if config.store or call.chose("cluster", *ClusterConfig.model_fields):
@@ -206,17 +212,6 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     else:
         lines += following(("inspect", url))
     return Outcome(found.to_dict(), lines, warnings, FAILURE if 0 < unreadable == images else SUCCESS)
-
-
-def _refuse_two_things(config: PredictConfig) -> None:
-    given = [name for name in ("images", "features", "dataset") if getattr(config, name) is not None]
-    if len(given) > 1:
-        first, second = (f"--{name}" for name in given[:2])
-        raise ConfigError(f"{first} and {second} are two things to classify: give one of them")
-    inside = [name for name in ("features_name", "labels_name") if getattr(config, name) is not None]
-    if inside and config.features is None:
-        flag = "--" + inside[0].replace("_", "-")
-        raise ConfigError(f"{flag} names what is inside the file of --features: give that, or leave it out")
 
 
 def _fitting(head: Sequence[str], listed: Sequence[Prediction], width: int | None) -> list[str]:

@@ -15,13 +15,7 @@ from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest.editing import warn_of_edits_not_made
-from topline.pipeline.ingest.splits import (
-    HeldOut,
-    Ingested,
-    RowSplits,
-    parts_stored,
-    split_rows,
-)
+from topline.pipeline.ingest.splits import HeldOut, Ingested, RowSplits, parts_stored, split_rows
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options import ImportConfig
 from topline.pipeline.progress import Progress, advance, begin

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.pipeline.small_data import small_dataset, write_dataset
+from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from topline.pipeline.cli import main
 from topline.pipeline.cli.app import app
 from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
@@ -136,6 +136,22 @@ def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
     ran = topline("inspect", str(tmp_path / "my store/models/m0001"), "--max-passes", "0")
     assert re.search(r" [1-9]\d* open \(--max-passes settles them one at a time", ran.out)
     assert re.search(r"held-out rows +[1-9]\d*, which the model has not seen", ran.out)
+
+
+@pytest.mark.parametrize(("split", "words"), [(1, ["--split", "val"]), (0, None)])
+def test_a_model_without_test_rows_is_measured_on_what_is_there(
+    topline: Any, tmp_path: Path, split: int, words: list[str] | None
+) -> None:
+    X, labels = make_features(60, 4, 3)
+    write_dataset(open_store(str(tmp_path), create=True), X, labels, np.where(np.arange(60) % 3, 0, split))
+    train = ("train", "--store", str(tmp_path), "--loss", "softmax", "--workers", "0", "--tol", "0.05")
+    model = str(tmp_path / "models" / "m0001")
+    for command in (train, ("certify", model), ("models", "show", model)):
+        said = topline(*command).out
+        found = [line.split("topline ")[1].split() for line in said.splitlines() if " evaluate " in line]
+        assert found == ([["evaluate", model, *words]] if words else [])
+    if words:
+        assert topline(*found[0]).code == 0
 
 
 def test_an_export_says_how_it_is_loaded_and_the_line_runs(topline: Any, tmp_path: Path) -> None:
