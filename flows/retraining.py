@@ -120,10 +120,10 @@ def coalesce_missed_runs() -> list[FlowRun]:
                 if other.id != run.id and other.expected_start_time and other.expected_start_time <= now
             ]
             # The same message in all of them, so that it is reported once.
-            count = how_many(len(others), "runs")
-            message = f"{MISSED} {count} coalesced into the run {run.name} ({run.id})"
-            surplus = [other for other in others[:-MISSED_KEPT] if other.auto_scheduled]
-            for missed in (other for other in others if other not in surplus):
+            message = f"{MISSED} {how_many(len(others), 'runs')} coalesced into the run {run.name} ({run.id})"
+            # By id: to compare two runs takes as long as to write down both.
+            surplus = {other.id for other in others[:-MISSED_KEPT] if other.auto_scheduled}
+            for missed in (other for other in others if other.id not in surplus):
                 client.set_flow_run_state(missed.id, Cancelled(message=message), force=True)
     except UNREACHABLE as error:
         logger.warning("missed runs are not cancelled: %s", error)
@@ -132,7 +132,7 @@ def coalesce_missed_runs() -> list[FlowRun]:
         logger.info("%d missed runs are coalesced into this one", len(others))
     if surplus:
         # Not a daemon: the process waits for it.  Prefect's settings are in the context.
-        arguments = (_delete, [str(other.id) for other in surplus])
+        arguments = (_delete, list(map(str, surplus)))
         threading.Thread(target=copy_context().run, args=arguments, name=DELETING).start()
     return others
 

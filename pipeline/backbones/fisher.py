@@ -165,7 +165,7 @@ class Fisher(IntegerOptions):
     square-rooted with signs and normalised.
 
     Components and Gaussians are fitted on the descriptors of `sample` images of `seed`, and are part of the
-    specification.  Source: J.  Sanchez et al., "Image classification with the Fisher vector", 2013; thesis,
+    specification.  Source: J. Sanchez et al., "Image classification with the Fisher vector", 2013; thesis,
     section 4.4.
     """
 

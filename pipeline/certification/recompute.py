@@ -348,7 +348,7 @@ def _dual_side(
 
 
 def _check_order(record: ModelRecord, gap: float, smoothed_gap: float | None, primal: float) -> None:
-    """Raise unless D <= P <= P~, which holds for every W and A that belong together."""
+    """Raise unless D <= P <= P~, which holds for every W and A: otherwise numbers or files are wrong."""
     rounding = 1e-6 * max(abs(primal), 1e-300)
     if not gap >= -rounding:
         raise CertificateMismatchError(

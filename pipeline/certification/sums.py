@@ -51,7 +51,7 @@ class CertificateSums:
         weights = np.ones(len(y)) if self.weights is None else self.weights[first : self.rows]
         elsewhere = self.product is not None and self.point is not None and A is None
         points = np.asarray(X @ self.point) if elsewhere else scores
-        alpha = np.empty_like(scores[: None if self.product is not None else 0])
+        alpha = np.empty_like(scores)
         for few in _row_slices(scores):
             losses = envelope(self.loss, scores[few], y[few], self.gamma, self.gamma_own)
             self.loss_sum += float(weights[few] @ losses)
@@ -95,7 +95,7 @@ class CertificateSums:
 
     @property
     def largest_infeasibility(self) -> float:
-        """The largest infeasibility of a row, or of all rows' mass, which tiny rows of a large C need."""
+        """The largest infeasibility of a row, or the share of all mass outside: at large C rows are tiny."""
         return max(self.infeasibility, self.outside / self.mass if self.mass > 0.0 else 0.0)
 
 

@@ -59,9 +59,9 @@ def with_earlier_settings(config: RetrainConfig, store: Store) -> RetrainConfig:
     if model is None:
         return config
     images, training = _of_images(config.extract, model, store), _of_training(config.train, model)
-    given = (one.model_dump(include=one.model_fields_set) for one in (config.extract, config.train))
-    extract = build(ExtractConfig, {**images, **next(given)})
-    train = continued({**training, **next(given)}, model)
+    given = [one.model_dump(include=one.model_fields_set) for one in (config.extract, config.train)]
+    extract = build(ExtractConfig, {**images, **given[0]})
+    train = continued({**training, **given[1]}, model)
     logger.info(
         "settings that are not given are those of %s, %s: %s; the rest are defaults",
         model.id,
