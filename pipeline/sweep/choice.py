@@ -20,7 +20,7 @@ from topline.pipeline.options import ClusterConfig, SearchConfig, TrainConfig
 from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import TrainingRows
-from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds
+from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds, warn_of_unseen_classes
 from topline.solvers.calibration import fit_probabilities
 from topline.solvers.run.search import FITS, SECONDS, Found, Goal, Part, Search, Trial
 from topline.storage.datasets import Dataset
@@ -138,6 +138,7 @@ class _Task:
         """Search, fit the probabilities of the best, and return the result as plain values."""
         config, info = self.config, self._dataset.info
         rows = None if self._sample >= self._n else self._sample
+        warn_of_unseen_classes(self._dataset, FOLDS, config.seed, rows)
         begin(progress, "search", None, "trials")
 
         def part(scaling: str, fold: int, rows: int | None = rows) -> Part:

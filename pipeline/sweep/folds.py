@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -15,8 +16,11 @@ from scipy.sparse import csr_matrix, vstack
 from topline.pipeline.options import KernelChoice
 from topline.pipeline.rows import ClassWeight, TrainingRows, Transforms, class_of_groups, example_weights
 from topline.solvers.kernels import KernelFeatures, make_kernel
+from topline.solvers.run.search import unseen_classes
 from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store
+
+logger = logging.getLogger(__name__)
 
 Labels = NDArray[np.int32]
 
@@ -98,6 +102,17 @@ def stratified_sample(y: Labels, rows: int | None, seed: int) -> NDArray[np.int6
     if rows is None or rows >= len(y):
         return np.arange(len(y))
     return np.sort(_by_class(y, seed)[np.arange(rows) * len(y) // rows])
+
+
+def warn_of_unseen_classes(dataset: Dataset, folds: int, seed: int, rows: int | None) -> None:
+    """Warn of rows that are held out of folds without their class; `rows` as for `stratified_sample`."""
+    sample = stratified_sample(TrainingRows(dataset, "train").labels(), rows, seed)
+    used = TrainingRows(dataset, "train", only=sample)
+    y = used.labels()
+    fold = stratified_folds(y, folds, seed, used.groups)
+    unseen = unseen_classes(y, ((fold != out, fold == out) for out in range(folds)), dataset.class_names)
+    if unseen:
+        logger.warning("%s", unseen)
 
 
 def held_folds(folds: int, nbytes: int) -> int:

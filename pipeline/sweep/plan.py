@@ -8,7 +8,6 @@ the rows and one cell's arrays fit.
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 from dataclasses import dataclass, replace
@@ -34,7 +33,13 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import RowMetric, row_metric
 from topline.pipeline.options import Cell, ClusterConfig, KernelChoice, SweepConfig, TrainConfig, Variant
 from topline.pipeline.rows import TrainingRows, Transforms, require_single_labels
-from topline.pipeline.sweep.folds import FoldSource, held_folds, stratified_folds, stratified_sample
+from topline.pipeline.sweep.folds import (
+    FoldSource,
+    held_folds,
+    stratified_folds,
+    stratified_sample,
+    warn_of_unseen_classes,
+)
 from topline.pipeline.training import checked_spec, dataset_loss, resolve_options, resume_options, spec_of
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
 from topline.solvers.blocks import swept_bytes
@@ -44,8 +49,6 @@ from topline.solvers.run import ProblemSpec
 from topline.storage.datasets import Dataset
 from topline.storage.runs import create_sweep, read_sweep
 from topline.storage.stores import Store, open_store
-
-logger = logging.getLogger(__name__)
 
 # Options that a resumed sweep may change.
 MAY_CHANGE = frozenset({"store", "resume", "max_passes", "train_best"})
@@ -218,9 +221,7 @@ def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:
             f"dataset {info.id} has {len(np.unique(rows.groups))} groups of training rows, too few for"
             f" {config.folds} folds: use fewer folds or more groups"
         )
-    few = int(((counts > 0) & (counts < config.folds)).sum())
-    if few:
-        logger.warning("%d classes have fewer rows than there are folds and miss in some of them", few)
+    warn_of_unseen_classes(rows.dataset, config.folds, config.seed, config.rows)
 
 
 # Transforms that are fitted to rows, so that rows differ between folds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
@@ -21,7 +22,7 @@ from topline.solvers.estimators.base import combined_weights, seed_of, with_cons
 from topline.solvers.estimators.topk import TopKClassifier, TopKModel, fitted_path
 from topline.solvers.losses import Loss
 from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, default_k
-from topline.solvers.run.search import Found, Goal, Part, Search, Trial
+from topline.solvers.run.search import Found, Goal, Part, Search, Trial, unseen_classes
 from topline.solvers.typing import Float64Array, IntArray
 
 #: Decades spanned when C is given as a number of values.
@@ -214,7 +215,10 @@ class TopKClassifierCV(TopKModel):
         cv = self.cv
         if groups is not None and (cv is None or isinstance(cv, Integral)):
             cv = StratifiedGroupKFold(5 if cv is None else int(cv))
-        return list(check_cv(cv, y, classifier=True).split(X, y, groups))
+        folds = list(check_cv(cv, y, classifier=True).split(X, y, groups))
+        if unseen := unseen_classes(y, folds):
+            warnings.warn(unseen, UserWarning, stacklevel=4)
+        return folds
 
     def _cross_validated(
         self, X: Any, y: Any, weights: Any, groups: Any, Cs: Float64Array
@@ -248,7 +252,7 @@ class TopKClassifierCV(TopKModel):
         m, goal = len(classes), self._goal(len(classes))
         weights = combined_weights(sample_weight, self.class_weight, classes, labels)
         X = with_constant(rows) if self.fit_intercept else rows
-        cut = self._folds(rows, labels, groups)
+        cut = self._folds(rows, classes[labels], groups)
         n, d = X.shape
         used = np.zeros(n, dtype=np.bool_)
         seed = seed_of(self.random_state)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
+from topline.solvers.counts import how_many
 from topline.solvers.losses import Loss, MaxHinge, Softmax, TopKHinge
 from topline.solvers.run.api import solve, start_from
 from topline.solvers.run.task import ProblemSpec, compile_jit_functions
@@ -338,3 +340,22 @@ class _Searching:
 
 def _round(C: float) -> float:
     return float(f"{C:.0e}")
+
+
+def unseen_classes(
+    y: NDArray[Any], folds: Iterable[tuple[Any, Any]], names: Sequence[str] | None = None
+) -> str:
+    """Return a sentence on held-out rows whose class their fold does not train on, "" where there are none.
+
+    `y` (n,) has the class of each row, or its place in `names`; a fold is its training and held-out rows.
+    """
+    lost = (y[out][~np.isin(y[out], y[train])].tolist() for train, out in folds)
+    found = Counter(label if names is None else names[label] for labels in lost for label in labels)
+    if not found:
+        return ""
+    told = [f"{label} {rows:,}" for label, rows in found.most_common()]
+    more = f" and {len(told) - 3:,} more classes" * (len(told) > 3)
+    return (
+        f"{how_many(found.total(), 'held-out rows')} count as errors, as their fold trains on no row of the"
+        f" class ({', '.join(told[:3])}{more}): give it more rows or groups, or leave it out"
+    )

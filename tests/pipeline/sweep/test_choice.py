@@ -122,7 +122,9 @@ def test_probabilities_of_a_search_are_those_of_the_rows_that_it_held_out(store:
     assert found.probabilities.log_loss < log_loss(rows.labels(), own) - 0.1
 
 
-def test_rows_of_a_class_that_the_fold_misses_say_nothing_of_probabilities(tmp_path: Path) -> None:
+def test_rows_of_a_class_that_the_fold_misses_say_nothing_of_probabilities(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """All rows of the last class are one group, such as the photographs of one afternoon."""
     y = np.repeat([0, 1, 2], [90, 90, 30])
     X = np.random.default_rng(0).normal(size=(210, 3)) + 2.0 * np.eye(3)[y]
@@ -136,6 +138,9 @@ def test_rows_of_a_class_that_the_fold_misses_say_nothing_of_probabilities(tmp_p
     import_features(ImportConfig(**named, store=store, test_share=0.0))
     config = TrainConfig(store=store, loss="softmax", C=0.1, transforms=("bias",), seed=seed)
     model = train_as_asked(config, ClusterConfig(workers=0), search=SearchConfig(auto=True)).model
+    plan_sweep(SweepConfig(store=store, folds=5, seed=seed))
+    said = "30 held-out rows count as errors, as their fold trains on no row of the class (2 30): give it"
+    assert [record.message.startswith(said) for record in caplog.records].count(True) == 2
     info = Dataset.open(open_store(store)).info
     data = fold_data(FoldSource(store, info.id, 5, seed, None, config.transforms), 0)
     assert set(data.y.tolist()) == {0, 1}

@@ -176,3 +176,17 @@ def test_no_fold_cuts_a_group(cv, loss) -> None:
     whole = TopKClassifierCV([1.0], loss, cv=cv).fit(rows, labels, groups=group)
     assert cut.best_score_ > 0.95
     assert whole.best_score_ < 0.6
+
+
+@pytest.mark.parametrize("loss", ["softmax", "auto"])
+def test_classes_that_a_fold_does_not_train_on_are_warned_of(loss: str) -> None:
+    """All rows of two classes are of one group each, which a fold holds out whole."""
+    labels = np.repeat(["a", "b", "c", "d"], [30, 30, 7, 5])
+    rows = np.eye(4)[np.unique(labels, return_inverse=True)[1]]
+    group = np.where(labels >= "c", labels, np.arange(72).astype(str))
+    said = (
+        r"^12 held-out rows count as errors, .* no row of the class \(c 7, d 5\): give it more rows or groups"
+    )
+    with pytest.warns(UserWarning, match=said):
+        found = TopKClassifierCV([1.0], loss, k=1, cv=3).fit(rows, labels, groups=group)
+    assert found.best_score_ < 1.0
