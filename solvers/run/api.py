@@ -217,6 +217,12 @@ def _with_kernel(task: Task) -> KernelResult:
         task = replace(task, kernel=kernel)
     else:
         features = KernelFeatures.of(task.spec.kernel, rows)
+        if features.dropped > 0.0 and not (problem.form.family.bounded or task.duals_kept):
+            raise UnsupportedCombinationError(
+                f"nothing bounds the dual variables of {problem.loss.name}, so a kernel matrix that is"
+                f" singular needs them, and the method {task.method.name} keeps none here: use the mean risk"
+                " with auto or dual_ascent, or Nystroem in place of the kernel"
+            )
         kernel, task = features.kernel, replace(task, examples=replace(examples, rows=features.rows))
     begun = time.perf_counter()
     result = run_task(task)

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.special import entr
 from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import chi2_kernel, polynomial_kernel, rbf_kernel
 from sklearn.svm import SVC
@@ -27,6 +28,7 @@ from topline import (
     Softmax,
     Status,
     StructuredHinge,
+    SumExponential,
     ThreadExecutor,
     TopKEntropy,
     TopKHinge,
@@ -345,6 +347,20 @@ def spoil(row, column, value):
         values[row, column] += value
 
     return change
+
+
+def test_a_loss_without_bounds_needs_its_duals_where_the_matrix_is_singular() -> None:
+    """What the factor drops times an unknown A could be anything; a known A gives D on K itself."""
+    twice, y = np.concatenate([X[:20], X[:20]]), np.concatenate([Y[:20], Y[20:40]])
+    with pytest.raises(UnsupportedCombinationError, match="nothing bounds the dual variables of sum_exp"):
+        solve(twice, y, SumExponential(), LAM, kernel=RBF, method="lbfgs")
+    result = solve(twice, y, SumExponential(), LAM, kernel=RBF, method="dual_ascent")
+    A = np.asarray(result.A, dtype=np.float64)
+    x = np.where(np.arange(M) == y[:, None], 0.0, -A)
+    norm = np.vdot(A, rbf_kernel(twice, gamma=0.3) @ A) / (LAM * len(y))
+    assert result.dual == pytest.approx((x.sum() + entr(x).sum() - 0.5 * norm) / len(y), rel=1e-9)
+    assert result.relative_gap <= 1e-3
+    assert solve(X, Y, SumExponential(), LAM, kernel=RBF, method="lbfgs").relative_gap <= 1e-3
 
 
 @pytest.mark.parametrize(
