@@ -1,7 +1,7 @@
 """Declarations of the compiled functions of a loss other than its column update (`projections.columns`).
 
 All read and write float64 rows (m,).  `rho` (L,) are the rank weights; `margins` is `LossForm.table`: margins
-(m, m), the table of label sets, or (0, 0) for single labels with the margins 1 - e_y.
+(m, m), the table of label sets, a row of constants, or (0, 0) for single labels with the margins 1 - e_y.
 """
 
 from __future__ import annotations

@@ -226,7 +226,8 @@ class ColumnProblem(NamedTuple):
     y : own class, or the number of a label set.
     c, c_own : curvatures, 0 <= c_own <= c; 0 gives a maximising vertex of a hinge.
     rho : (L,) rank weights, positive and non-increasing; for the entropies only their number k counts.
-    margins : margins (m, m), the table of label sets, or (0, 0) for single labels with the margins 1 - e_y.
+    margins : margins (m, m), the table of label sets, a row of constants of the loss, or (0, 0) for single
+        labels with the margins 1 - e_y.
     out : (m,) receives alpha.
     work, index_work : from `column_workspace(m)`; must not contain `q` or `out`.
     single : whether alpha is stored in float32, so that float32 accuracy suffices.
