@@ -33,8 +33,13 @@ _EPS = float(np.finfo(np.float64).eps)
 def simplex_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Project with the radius r = rho_1; returns S = sum x first."""
     problem = borrowed(problem)
-    c, c_own, radius, out = problem.c, problem.c_own, problem.rho[0], problem.out
-    y, b = problem.y, violations(problem)
+    return _biased(violations(problem), problem.rho[0], problem)
+
+
+@jit
+def _biased(b: Float64Array, radius: float, problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Write the biased projection of b (m,), which it overwrites, without b_y, to `problem.out`."""
+    c, c_own, y, out = problem.c, problem.c_own, problem.y, problem.out
     b[y] = -np.inf
     top = largest(b)
     if not top > 0.0:
@@ -138,13 +143,15 @@ def project_on_simplex(a: Float64Array, radius: float, x: Float64Array) -> None:
 
 @column_function
 def polyhedral_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Solve the problem of the polyhedral top-k loss; returns p_y first.
+    """Solve the problem of the polyhedral top-k loss; returns 1 - p_y first.
 
         max over p >= 0, sum p = 1 of <b, p> - (c/2)|p|^2 - (the sum of the k largest p),   b = q + c e_y,
 
     p = e_y - alpha.  The sum is max <z, p> over 0 <= z <= 1, sum z = k.  With z the projection of b on that
     set, b - z = min(b, max(v, b - 1)) orders the classes as z does, so p, the projection of (b - z) / c on
-    the simplex, and z are a saddle point.  For c = 0 the mass is even where b - z is largest.
+    the simplex, and z are a saddle point.  The p_j of the others are the biased projection of the violations
+    (b - z)_j - (q - z)_y, in which a large c costs no digits.  For c = 0 the mass is even where b - z is
+    largest.
     """
     problem = borrowed(problem)
     q, y, c, out, m = problem.q, problem.y, problem.c, problem.out, len(problem.q)
@@ -152,14 +159,20 @@ def polyhedral_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     top = largest(q)
     for j in range(m):
         b[j] = q[j] - top
+    own = b[y]
     b[y] += c
     v = _capped_level(b, int(problem.margins[0, 0]), problem.work[1])
+    own = own - 1.0 if v <= b[y] - 1.0 else min(own, v - c)
     top = -np.inf
     for j in range(m):
         b[j] = min(b[j], max(v, b[j] - 1.0))
         top = max(top, b[j])
+    if c > 0.0:
+        for j in range(m):
+            b[j] -= own
+        return _biased(b, 1.0, problem)
     for j in range(m):
-        b[j] = 0.0 if b[j] == top else ((b[j] - top) / c if c > 0.0 else -np.inf)
+        b[j] = 0.0 if b[j] == top else -np.inf
     project_on_simplex(b, 1.0, p)
     mass, support = 0.0, 0
     for j in range(m):
@@ -167,7 +180,7 @@ def polyhedral_column(problem: ColumnProblem) -> tuple[float, int, bool]:
         mass += p[j] if j != y else 0.0
         support += p[j] > 0.0 and j != y
     out[y] = mass
-    return p[y], support, support + (p[y] > 0.0) == 1
+    return mass, support, support + (p[y] > 0.0) == 1
 
 
 @jit

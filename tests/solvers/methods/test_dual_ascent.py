@@ -14,6 +14,7 @@ from tests.solvers.problems import M, examples, loss_name
 from topline import (
     MaxHinge,
     OneVsAll,
+    PolyhedralTopK,
     SerialExecutor,
     Softmax,
     Status,
@@ -201,10 +202,11 @@ def test_single_precision_features_get_as_far_as_double_precision(smoothing) -> 
     assert -result.A.min() <= 0.5 + 1e-14
 
 
-def test_duals_that_are_tiny_keep_their_digits() -> None:
+@pytest.mark.parametrize("loss", [UsunierHinge(3), PolyhedralTopK(2)], ids=loss_name)
+def test_duals_that_are_tiny_keep_their_digits(loss) -> None:
     """Features of 1e4 with C = 1e6: the alphas are about 1e-15, far below the margins."""
     X = (1e4 * np.random.default_rng(0).standard_normal((1, 3))).astype(np.float32)
-    result = run(X, np.array([1]), UsunierHinge(3), 1e-6, m=3)
+    result = run(X, np.array([1]), loss, 1e-6, m=3)
     assert result.status is Status.SOLVED
 
 
