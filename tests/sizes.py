@@ -35,7 +35,7 @@ LINES: Final = {
     "pipeline/sweep": 2_337,
     "pipeline/telemetry": 962,
     "pipeline/training": 2_127,
-    "solvers": 31_351,
+    "solvers": 31_372,
     "storage": 1_047,
     "storage/arrays": 932,
     "storage/datasets": 1_762,
