@@ -41,7 +41,10 @@ class Clock:
     wait: Callable[[threading.Event, float], bool] = threading.Event.wait
 
 
-def hold_while(owner: object, store: Store, path: str, clock: Clock = Clock()) -> None:
+CLOCK = Clock()
+
+
+def hold_while(owner: object, store: Store, path: str, clock: Clock = CLOCK) -> None:
     """Hold the file at `path` as long as `owner` lives; does nothing for a missing file or without locks.
 
     Waits while another process has it exclusively, after which the file may be gone.  `AccessError` if it
@@ -52,18 +55,17 @@ def hold_while(owner: object, store: Store, path: str, clock: Clock = Clock()) -
     weakref.finalize(owner, held.close)
 
 
-def wait_for_lock(descriptor: int, kind: int, busy: str, clock: Clock = Clock()) -> None:
+def wait_for_lock(descriptor: int, kind: int, busy: str, clock: Clock = CLOCK) -> None:
     """Lock an open file with a `fcntl` kind; `LeaseHeldError`, saying `busy`, if it is not free in time."""
     begun, told = clock.monotonic(), False
+    late = f"{busy}, and did not end within {_LOCK_SECONDS:g} s: end it, or run this again later"
     while True:
         try:
             return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             waited = clock.monotonic() - begun
         if waited >= _LOCK_SECONDS:
-            raise LeaseHeldError(
-                f"{busy}, and did not end within {_LOCK_SECONDS:g} s: end it, or run this again later"
-            )
+            raise LeaseHeldError(late)
         if waited >= _TOLD_SECONDS and not told:
             told = True
             logger.warning("%s: waiting up to %g s", busy, _LOCK_SECONDS)
@@ -82,7 +84,7 @@ def alone_with(store: Store, path: str) -> Iterator[bool]:
 
 @contextmanager
 def kernel_lock(
-    store: Store, path: str, kind: int, *, create: bool = False, clock: Clock = Clock()
+    store: Store, path: str, kind: int, *, create: bool = False, clock: Clock = CLOCK
 ) -> Iterator[int | None]:
     """Yield the descriptor of a file locked with a `fcntl` kind; None if another process has the lock.
 
@@ -98,8 +100,7 @@ def kernel_lock(
 
 
 def _locked(store: Store, path: str, kind: int, create: bool, clock: Clock) -> int | None:
-    root = store.local_path
-    if root is None or not store.locks:
+    if (root := store.local_path) is None or not store.locks:
         return None
     if create:
         store.put_if_absent(path, b"")

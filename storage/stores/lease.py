@@ -28,7 +28,7 @@ from topline.storage.errors import (
 )
 from topline.storage.records import now
 from topline.storage.stores.base import Store
-from topline.storage.stores.holds import Clock, kernel_lock
+from topline.storage.stores.holds import CLOCK, Clock, kernel_lock
 from topline.storage.stores.sealed import put_own, unsealed
 from topline.storage.stores.urls import join
 
@@ -44,7 +44,7 @@ class LeaseTerms:
 
     beat: float = 10.0
     expiry: float = 60.0
-    clock: Clock = field(default_factory=Clock)
+    clock: Clock = CLOCK
 
 
 DEFAULT_TERMS = LeaseTerms()

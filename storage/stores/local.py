@@ -13,12 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-from topline.storage.errors import (
-    AccessError,
-    NotFoundError,
-    UnsafePathError,
-    UnsupportedURLError,
-)
+from topline.storage.errors import AccessError, NotFoundError, UnsafePathError, UnsupportedURLError
 from topline.storage.stores.base import Names, Store
 
 PARTIAL = ".partial"

@@ -91,7 +91,7 @@ def install() -> None:
     for fault in json.loads(os.environ.get("CHAOS_FAULTS", "[]")):
         wrap(fault["where"], lambda function, fault=fault: at_call(function, fault))
     if "CHAOS_LOG" in os.environ:
-        wrap("topline.solvers.blocks.block:Block.run", logged)
+        wrap("topline.solvers.operations.base:RowBlock.run", logged)
     if "CHAOS_CLOCK" in os.environ:
         jump(*json.loads(os.environ["CHAOS_CLOCK"]))
 

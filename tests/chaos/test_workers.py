@@ -15,7 +15,7 @@ from tests.chaos.harness import FREE, KEPT, TOL, Chaos, shorten, until
 from tests.chaos.proxy import Proxy
 
 ORDER = "topline.pipeline.cluster.worker_blocks:run_request"
-BLOCK = "topline.solvers.blocks.block:Block.run"
+BLOCK = "topline.solvers.operations.base:RowBlock.run"
 
 
 def once(chaos: Chaos, where: str, call: int, do: str, **more: Any) -> list[dict[str, Any]]:

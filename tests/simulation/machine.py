@@ -29,7 +29,6 @@ from topline.storage.datasets.manifest import dump_manifest, load_manifest
 from topline.storage.models import records as model_records
 from topline.storage.runs import checkpoints, lock
 from topline.storage.stores import (
-    DEFAULT_TERMS,
     base,
     commit_log,
     factory,
@@ -39,6 +38,7 @@ from topline.storage.stores import (
     objects,
     sealed,
 )
+from topline.storage.stores.holds import CLOCK
 from topline.storage.stores.urls import StoreURL
 
 BUCKET = "s3://bucket/store"
@@ -190,9 +190,9 @@ def simulated() -> Iterator[None]:
                 if isinstance(value, functools.cached_property) and hasattr(value, "lock"):
                     # Python 3.11 holds it while the value is worked out, which takes calls of this world.
                     patch.setattr(value, "lock", nullcontext())
-        genuine = dict(vars(DEFAULT_TERMS.clock))
-        vars(DEFAULT_TERMS.clock).update(clock)
+        genuine = dict(vars(CLOCK))
+        vars(CLOCK).update(clock)
         try:
             yield
         finally:
-            vars(DEFAULT_TERMS.clock).update(genuine)
+            vars(CLOCK).update(genuine)

@@ -170,7 +170,7 @@ PLANTED = (
     ),
     Planted(
         "who cannot hold what it reads reads on",
-        "storage.stores.holds:kernel_lock",
+        "storage.stores.holds:_locked",
         "kind & fcntl.LOCK_NB and not create",
         "not create",
         3225,

@@ -32,11 +32,10 @@ from topline.pipeline.cluster.liveness import CALL_THREAD, Liveness, liveness_of
 from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch, ask_scheduler
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
-from topline.solvers.blocks import Block
 from topline.solvers.crew import Helpers
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
-from topline.solvers.operations.base import _on_threads
+from topline.solvers.operations.base import RowBlock, _on_threads
 from topline.solvers.run import solve
 
 N, D, M = 200, 8, 4
@@ -71,15 +70,15 @@ def test_blocks_of_a_call_that_hangs_move(
     monkeypatch.setattr(WorkerWatch, "silent", lambda *_: [])
     expected = solved(SerialExecutor(blocks=4))
     hung: list[str] = []
-    genuine = Block.run
+    genuine = RowBlock.run
 
-    def hanging(block: Block, request: Any, threads: int) -> Any:
+    def hanging(block: RowBlock, request: Any, threads: int = 1) -> Any:
         if not hung and request.round == 5:
             hung.append(this_worker().address)
             _over.wait()
         return genuine(block, request, threads)
 
-    monkeypatch.setattr(Block, "run", hanging)
+    monkeypatch.setattr(RowBlock, "run", hanging)
     with (
         caplog.at_level(logging.WARNING),
         DaskExecutor(client, blocks=4, heartbeat_timeout=TIMEOUT) as executor,
