@@ -29,7 +29,7 @@ import httpx
 import psutil
 
 from topline.flows.environment import FlowServerError
-from topline.storage.stores import DEFAULT_TERMS, Clock, wait_for_lock
+from topline.storage.stores import DEFAULT_TERMS, Clock, LeaseHeldError, wait_for_lock
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +131,15 @@ def _shared_use(home: Path, clock: Clock) -> Iterator[None]:
     users = os.open(home / _USERS, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         wait_for_lock(users, fcntl.LOCK_SH, f"another process is ending Prefect's server in {home}", clock)
+    except OSError as error:
+        os.close(users)
+        if isinstance(error, LeaseHeldError):
+            raise
+        raise FlowServerError(
+            f"files in {home} cannot be locked ({error.strerror}), by which processes share Prefect's server:"
+            " set PREFECT_HOME to a folder on a local disk"
+        ) from error
+    try:
         yield
     finally:
         if _try_lock(users):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, known_intervals
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.images import ImageListing, write_digits
+from topline.pipeline.images.demo import NAMES
 from topline.pipeline.ingest import ExtractResult, extract
 from topline.pipeline.log import kept_lines
 from topline.pipeline.options import ClusterConfig, RunConfig, SearchConfig, TrainConfig
@@ -25,7 +27,8 @@ from topline.pipeline.sweep import choose
 from topline.pipeline.sweep.choice import chosen_text
 from topline.pipeline.training import Fitted, TrainResult, check_options, fit, runs_of, train
 from topline.solvers.counts import how_many
-from topline.storage.datasets import Dataset
+from topline.storage.datasets import Dataset, list_datasets
+from topline.storage.errors import NotFoundError
 from topline.storage.models import list_models, load_model
 from topline.storage.schema import SPLITS
 from topline.storage.stores import Store, open_store
@@ -135,13 +138,13 @@ def run(
 ) -> JobResult:
     """Extract, train, certify, evaluate and report; what is stored already is not made again.
 
-    Without images it takes the digits that come with scikit-learn and writes them to topline-digits/.
-    Options that cannot work are refused before an image is read.  Raises what `steps` raise; what they stored
-    stays.
+    Without images it takes the digits that come with scikit-learn and writes them to topline-digits/, unless
+    the store holds other data.  Options that cannot work are refused before an image is read.  Raises what
+    `steps` raise; what they stored stays.
     """
     check_places(config.store, config.train, cluster, config.report)
     config.search.searches(config.train)
-    images = config.extract.images or str(write_digits(DEMO_IMAGES))
+    images = config.extract.images or str(_demo_images(config.store))
     wanted = config.extract.model_copy(update={"images": images, "store": config.store})
     check = check_of_images(config.train, wanted.label_separator, config.search)
     extracted = steps.extract(wanted, cluster, progress, client, check=check)
@@ -177,6 +180,18 @@ def run(
         statuses=dict(extracted.statuses),
         reused=found is not None,
     )
+
+
+def _demo_images(place: str) -> Path:
+    """Write the digits; `ConfigError` if the store holds other data, which would then not be the latest."""
+    with suppress(NotFoundError):
+        for info in list_datasets(open_store(place)):
+            if not set(info.class_names) <= set(NAMES):
+                raise ConfigError(
+                    f"no images are given, and {place} holds {info.id}, which is not of the digits: name the"
+                    f" images with --images, or train on it with topline train --store {place} --auto"
+                )
+    return write_digits(DEMO_IMAGES)
 
 
 def train_as_asked(

@@ -41,6 +41,7 @@ from topline.pipeline.report.training_sizes import measure_training_sizes, size_
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.telemetry import RunView, view_run
 from topline.solvers.calibration import Interval, ReliabilityBin
+from topline.solvers.counts import how_many
 from topline.storage.errors import AccessError, NotFoundError
 from topline.storage.models import ModelRecord
 from topline.storage.records import now
@@ -221,7 +222,7 @@ def report_tiles(
         macro = METRICS["macro-top-1"].read(stored)
         if macro is not None:
             tiles.append(Tile("mean over classes", percent(macro), "top-1, every class alike"))
-        note = f"{_between(worst.intervals[1])}{worst.name}, {worst.rows:,} {unit}"
+        note = f"{_between(worst.intervals[1])}{worst.name}, {how_many(worst.rows, unit)}"
         tiles.append(Tile("worst class", percent(worst.topk[1]), note))
         if evaluation.probabilities is not None:
             error = percent(evaluation.probabilities.calibration_error)

@@ -171,6 +171,6 @@ def size_words(points: Sequence[SizePoint], unit: str = "images") -> str:
     if gain < -2.0 * error:
         return f"{said} ({margin}): more rows made it worse, so look at their labels before adding more."
     return (
-        f"{said} ({margin}), which is not more than chance: more {unit} of the same kind are not likely to"
-        " help much; cleaner labels or other features may."
+        f"{said} ({margin}), which is not more than chance: these held-out rows cannot tell whether more"
+        f" {unit} of the same kind help; cleaner labels or other features may."
     )

@@ -22,6 +22,7 @@ from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds, warn_of_unseen_classes
 from topline.solvers.calibration import fit_probabilities
+from topline.solvers.counts import how_many
 from topline.solvers.run.search import FITS, SECONDS, Found, Goal, Part, Search, Trial
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
@@ -187,8 +188,8 @@ def chosen_text(chosen: Mapping[str, Any]) -> str:
     beside = "" if best is default else f", {_cell_text(default)} {default['accuracy']:.1%}"
     return (
         f"{_cell_text(best)}: {best['accuracy']:.1%} {chosen['for']} on held-out folds{beside} (the best of"
-        f" {len(chosen['cells'])} tried on up to {chosen['folds']} folds, in {chosen['seconds']:.1f} s: the"
-        f" work of {chosen['fits']:.1f} trainings)"
+        f" {len(chosen['cells'])} tried on up to {how_many(chosen['folds'], 'folds')}, in"
+        f" {chosen['seconds']:.1f} s: the work of {chosen['fits']:.1f} trainings)"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -154,6 +155,18 @@ def test_a_process_that_ends_the_server_is_waited_for_with_a_word_and_an_end(
             with local_server({"PREFECT_HOME": str(tmp_path)}, clock) as server:
                 assert httpx.get(server.url, timeout=60).status_code == httpx.codes.UNAUTHORIZED
     assert caplog.messages == [f"{waiting}: waiting up to 120 s"]
+
+
+def test_a_home_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with (
+        pytest.raises(FlowServerError, match=r"cannot be locked .*: set PREFECT_HOME to a folder on a local"),
+        local_server({"PREFECT_HOME": str(tmp_path)}),
+    ):
+        pytest.fail("a server was used without locks")
 
 
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")

@@ -514,3 +514,10 @@ def test_labels_of_a_table_are_split_before_they_are_counted(
         with pytest.raises(SystemExit):
             main(["run", *images, *flags])
         assert sentence in capsys.readouterr().err
+
+
+def test_the_digits_do_not_follow_other_data_in_a_store(tmp_path: Path) -> None:
+    small_dataset(tmp_path / "store")
+    with pytest.raises(ConfigError, match=r"no images are given, and .*topline train --store .* --auto"):
+        run(RunConfig(store=str(tmp_path / "store")), ClusterConfig(workers=0))
+    assert len(list_datasets(open_store(tmp_path / "store"))) == 1
