@@ -133,7 +133,7 @@ def test_a_peer_minimises_our_objective(peer) -> None:
     data = small(as_sparse=False)
     loss = "max_hinge" if peer == "liblinear" else "softmax"
     lam = 2.0 / len(data.y)
-    _, W = timed_fit(peer, data.X.astype(np.float64), data.y, 0.5, 1e-9)
+    _, W, _ = timed_fit(peer, data.X.astype(np.float64), data.y, 0.5, 1e-9)
     best = peers.primal_value(data, loss, lam, W)
     rng = np.random.default_rng(1)
     steps = [0.05 * W, -0.05 * W, *(0.01 * rng.standard_normal((20, *W.shape)))]
