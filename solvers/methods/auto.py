@@ -349,7 +349,7 @@ def change_of_method(state: SolverState) -> Choice:
     if not isinstance(memory, AutoMemory):
         return Choice("dual_ascent", "the run has just begun")
     if not memory.changes:
-        return Choice(memory.method, "forecast to take the least time")
+        return Choice(memory.method, f"{memory.method} is forecast to take the least time")
     names = ", ".join((memory.changes[0].before, *(change.after for change in memory.changes)))
     return Choice(names, "; ".join(map(_sentence, memory.changes)))
 

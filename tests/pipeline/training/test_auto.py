@@ -172,7 +172,7 @@ def test_a_command_takes_the_method_and_the_passes_of_the_library(
 def test_workers_and_records_know_the_choice(store: Path) -> None:
     here, worked = fit(store), fit(store, ClusterConfig(workers=1, dashboard=False))
     assert (worked.method, worked.passes) == (here.method, here.passes)
-    assert here.why == "forecast to take the least time"
+    assert here.why == "dual_ascent is forecast to take the least time"
     assert load_model(here.model).record.result["why"] == here.why
     assert here.why in Path(write_report(here.model)).read_text(encoding="utf-8")
     assert here.certificate is not None
