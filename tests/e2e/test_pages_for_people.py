@@ -17,7 +17,7 @@ from tests.pipeline.pictures import write_classes
 from tests.pipeline.report.test_document import hand_made_report
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.cluster import announce, open_cluster
-from topline.pipeline.dashboard import serve_dashboard
+from topline.pipeline.dashboard import pages, serve_dashboard
 from topline.pipeline.dashboard.dask_page import PATH
 from topline.pipeline.ingest import extract
 from topline.pipeline.ingest.editing import Edits
@@ -424,7 +424,7 @@ def test_a_real_run_is_the_same_afterwards_and_without_a_server(tab: Tab, tmp_pa
     folder = tmp_path / "store"
     small_dataset(folder)
     done = train(TrainConfig(store=str(folder), k=2, tol=1e-2), ClusterConfig(workers=0))
-    page = write_page(str(folder), done.run, tmp_path / "run.html")
+    page = pages.write_page(str(folder), done.run, tmp_path / "run.html")
     tab.open(Path(page).as_uri())
     assert last_gap(open_store(folder), done.run) in tab.text("[data-part=tiles]")
     assert tab.text("[data-part=verdict]") == "Solved"
