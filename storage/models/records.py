@@ -273,12 +273,14 @@ def deleted_models(store: Store) -> list[str]:
 
 def _latest(store: Store, name: str) -> dict[str, Any]:
     log = model_log(store, name)
+    # Before the mark of a deletion, which is there before the records go.
+    begun = log.begun
     if _is_deleted(store, name):
         stone = unsealed(store, _MODELS.path(name, TOMBSTONE))
         raise NotFoundError(
             f"model {name} was deleted from {store.url} at {stone['deleted']}: {stone['reason']}"
         )
-    if log.begun:
+    if begun:
         try:
             record = log.latest()
         except (NotFoundError, IntegrityError):
