@@ -39,7 +39,7 @@ LINES: Final = {
     "storage": 1_047,
     "storage/arrays": 932,
     "storage/datasets": 1_762,
-    "storage/models": 622,
+    "storage/models": 625,
     "storage/retention": 529,
     "storage/runs": 748,
     "storage/stores": 1_867,

@@ -227,7 +227,7 @@ def delete(
     disappears at once; files that may be in use are left to pruning, unless `at_once`.
     """
     place = _Place.of(model_url)
-    standing = read_standing(place.store)
+    standing = read_standing(place.store, settled=True)
     if place.name not in standing.deleted:
         load_model(model_url)
         guards = {

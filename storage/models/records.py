@@ -293,9 +293,8 @@ def _latest(store: Store, name: str) -> dict[str, Any]:
             raise IntegrityError(f"{place} holds the record of {record.get('id')}; restore it from a copy")
         return record
     if name in _MODELS.names(store):
-        raise IncompleteError(
-            f"{join(store.url, _MODELS.path(name))} was begun and never finished; train again"
-        )
+        place = join(store.url, _MODELS.path(name))
+        raise IncompleteError(f"{place} was begun and never finished; train again")
     raise _MODELS.unknown(store, name)
 
 
@@ -523,8 +522,8 @@ def _without_repeats(names: Sequence[str], champion: str | None) -> tuple[str, .
     return tuple(name for name, after in zip(names, following, strict=True) if name != after) if names else ()
 
 
-def read_standing(store: Store) -> Standing:
-    """Return the standing of a store's models; `IntegrityError` for a damaged or contradictory log."""
+def read_standing(store: Store, *, settled: bool = False) -> Standing:
+    """Return the standing, which no power cut undoes if `settled`; `IntegrityError` for a damaged log."""
     log = _log(store)
     standing = Standing()
     for record in log.records():
@@ -534,6 +533,8 @@ def read_standing(store: Store) -> Standing:
             standing = standing.after(entry)
         except FormatError as error:
             raise IntegrityError(f"{place} contradicts the decisions before it: {error}") from error
+    if settled and standing.seq:
+        store.settle(log.folder)
     return standing
 
 

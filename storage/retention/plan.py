@@ -467,7 +467,7 @@ class _Pruning:
 
     def _decided_to_delete(self, item: Going) -> None:
         """Record the decision to delete a model, unless recorded already."""
-        standing = read_standing(self.store)
+        standing = read_standing(self.store, settled=True)
         if item.name not in standing.deleted:
             if item.name in (standing.champion, standing.previous, *standing.pinned):
                 raise FormatError(f"{item.name} was chosen while {self.by} was about to delete it: try again")

@@ -71,6 +71,8 @@ FOUND = {
     211542: "a power cut left the head of a record and not the record",
     152204: "a model was held after it was deleted, and read as a damaged one",
     154158: "pruning met an error of the disk and did not say so in the store's words",
+    567685: "a model that was deleted as it was looked up passed for one that was never finished",
+    665311: "a removal followed a decision that a power cut undid",
     100524: "a woken process slept on, and others waited for it",
     143292: "the same",
     24557: "the rename of a file that was removed as it was written met an error that no disk has",
