@@ -55,7 +55,7 @@ class Planted:
         return None
 
 
-#: What histories found in the product, by their seeds at the time; the last seven found it in the simulation.
+#: What histories found in the product, by their seeds at the time; the last eight found it in the simulation.
 FOUND = {
     2017: "a slow candidate took a tenure whose record had been dropped",
     2520: "the last version stopped without a word at the record of a removal",
@@ -80,6 +80,7 @@ FOUND = {
     98704: "the last version discards a model whose record's folder cannot be synced",
     26742: "what an edit left behind without locks was looked for before its day of grace was over",
     326456: "what forgetting erases at once had been hidden by a pruning before, and a reader missed it",
+    661477: "an edit found its units missing after a twin had stored them and they had been forgotten",
 }
 
 _LOG, _LEASE, _LOCAL = "storage.stores.commit_log", "storage.stores.lease", "storage.stores.local"
