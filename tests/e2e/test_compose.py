@@ -19,7 +19,7 @@ COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_the_commands_of_the_page_start_everything_and_retrain(open_folder: Path) -> None:
-    machine(open_folder, docker)
+    folder = machine(open_folder, docker)
     no_certificate = 'from distributed import Client; Client("tls://127.0.0.1:8786", timeout=20)'
     checks = [
         "test $(stat -c %a .env) = 600 && docker compose run --rm setup",
@@ -32,8 +32,8 @@ def test_the_commands_of_the_page_start_everything_and_retrain(open_folder: Path
         refused("docker compose exec worker touch /srv/topline/new"),
         "curl -s --fail -o page.html http://127.0.0.1:8787/topline && head -c 200 page.html",
     ]
-    done = given(open_folder, "\n".join([*COMMANDS, *checks]))
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{logs(open_folder)}"
+    done = given(folder, "\n".join([*COMMANDS, *checks]))
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{logs(folder)}"
     assert re.findall(r"^(\w+) healthy$", done.stdout, re.MULTILINE) == [
         "database", "prefect", "scheduler", "workers", "dashboard"
     ]  # fmt: skip
@@ -53,10 +53,10 @@ def connected(host: str, port: int) -> str:
 
 
 def test_the_commands_of_the_page_start_everything_and_train(open_folder: Path) -> None:
-    machine(open_folder, kubectl)
+    folder = machine(open_folder, kubectl)
     assert KUBERNETES_PAGE.count("https://s3.example") == 1
     bucket = [
-        f"(cd /; exec moto_server --host {NODE} --port 5000 > {open_folder}/bucket.log 2>&1) &",
+        f"(cd /; exec moto_server --host {NODE} --port 5000 > {folder}/bucket.log 2>&1) &",
         f"{WORKER} python -c 'import s3fs; s3fs.S3FileSystem().mkdir(\"bucket\")'",
     ]
     prefect = Cluster(kubectl.MANIFESTS).pods["prefect"]
@@ -80,8 +80,8 @@ def test_the_commands_of_the_page_start_everything_and_train(open_folder: Path) 
     ]
     extracted = f"{images} --store s3://bucket/store --scheduler tls://topline-scheduler:8786"
     page = INSTALLED.replace("https://s3.example", STORE)
-    done = given(open_folder, "\n".join([page, *bucket, extracted, RUN, *checks]))
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{logs(open_folder)}"
+    done = given(folder, "\n".join([page, *bucket, extracted, RUN, *checks]))
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{logs(folder)}"
     assert re.search(r"certificate +certified", done.stdout)
     assert "\ntopline_models " in done.stdout
     pods = re.findall(r"^(\S+) 1/1$", done.stdout, re.MULTILINE)

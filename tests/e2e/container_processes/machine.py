@@ -27,14 +27,16 @@ NAMESPACES = (
 )
 
 
-def machine(folder: Path, stand_in: ModuleType) -> None:
-    """Put the program that stands in and images of digits into the folder; skip where neither can work."""
+def machine(parent: Path, stand_in: ModuleType) -> Path:
+    """Return a new folder with the program that stands in and images of digits; skip where neither can work."""
     if os.getuid() != 0:
         pytest.skip("namespaces and mounts need root")
     if not list(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
         pytest.skip("no PostgreSQL: apt-get install postgresql")
-    wrapper = folder / "bin" / stand_in.__name__.rpartition(".")[2]
-    wrapper.parent.mkdir()
+    name = stand_in.__name__.rpartition(".")[2]
+    folder = parent / name
+    wrapper = folder / "bin" / name
+    wrapper.parent.mkdir(parents=True)
     code = (
         f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r});"
         f' runpy.run_module({stand_in.__name__!r}, run_name="__main__", alter_sys=True)'
@@ -49,6 +51,7 @@ def machine(folder: Path, stand_in: ModuleType) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         pixels = (15 * X[number].reshape(8, 8)).astype(np.uint8)
         Image.fromarray(pixels).resize((64, 64)).save(place)
+    return folder
 
 
 def given(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
