@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PORTS = ("4200", "5432", "8786", "8787", "8788", "5000")
 SLOW = 420.0  # a busy machine takes minutes to start a server
 
-pytestmark = [pytest.mark.deployment, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.deployment, pytest.mark.xdist_group("deployment"), pytest.mark.timeout(1800)]
 
 
 def blocks(page: str) -> dict[str, str]:
