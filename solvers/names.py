@@ -6,7 +6,8 @@ Options and command lines read it before anything is compiled; `topline.solvers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -66,6 +67,27 @@ METHOD_NAMES = (
 )  # fmt: skip
 #: The default method.
 DEFAULT_METHOD = "auto"
+
+
+#: Losses by the names that they have elsewhere.
+_ELSEWHERE = {"cross_entropy": "softmax", "log_loss": "softmax", "logistic": "softmax", "hinge": "max_hinge"}
+#: Least likeness of a word to a known one for which it may be a slip.
+_ALIKE = 0.7
+
+
+def meant(word: object, known: Iterable[str]) -> str | None:
+    """Return the known word that `word` is likely to be a slip for, None if there is none."""
+    spelled = {name.lstrip("-").replace("-", "_"): name for name in known}
+    text = str(word).lstrip("-").replace("-", "_").lower()
+    close = [_ELSEWHERE.get(text), *difflib.get_close_matches(text, spelled, 1, _ALIKE)]
+    return next((spelled[name] for name in close if name in spelled), None)
+
+
+def not_known(kind: str, name: object, known: Iterable[str]) -> str:
+    """Return the sentence that refuses the name of a loss, a method and so on, with what may be meant."""
+    close = meant(name, known)
+    instead = f"; use one of {', '.join(known)}" if close is None else f": did you mean {close!r}?"
+    return f"there is no {kind} named {name!r}{instead}"
 
 
 def default_k(m: int) -> int:

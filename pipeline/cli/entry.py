@@ -30,14 +30,15 @@ from topline.pipeline.cli.exits import (
 from topline.pipeline.cli.table import visible
 from topline.pipeline.interrupts import StopFlag, Terminated, whole_interrupts
 from topline.pipeline.log import say_choices
+from topline.solvers.names import meant
 
 DEBUG = "TOPLINE_DEBUG"
-#: What typer says of words that it cannot place, each with what may have been meant.
-_HINTS = {
-    "unexpected extra argument": ": the store is named by --store here, values of a list have commas between"
-    " them, as in --C 0.1,1, and a path with spaces quotes",
-    "No such option: --store": ": here the store stands by itself, as in topline status STORE",
-}
+#: What may have been meant by words too many, and by the store where it needs no flag.
+EXTRA_WORDS = (
+    "the store is named by --store here, values of a list have commas between them, as in --C 0.1,1, and a"
+    " path with spaces quotes"
+)
+NAMELESS_STORE = "here the store stands by itself, as in topline status STORE"
 
 
 def run(arguments: Sequence[str] | None, terminated: StopFlag) -> NoReturn:
@@ -60,15 +61,36 @@ def run(arguments: Sequence[str] | None, terminated: StopFlag) -> NoReturn:
         _write_to_nobody()
         code = FAILURE
     except TyperException as error:
-        message = error.format_message().replace("Value error, ", "")
-        message += next((hint for said, hint in _HINTS.items() if said in message), "")
-        code = _fail(words, "UsageError", message, BAD_INPUT)
+        code = _fail(words, "UsageError", _usage(error), BAD_INPUT)
     except BaseException as error:
         if os.environ.get(DEBUG) or isinstance(error, SystemExit):
             raise
         code = _explain(words, error)
     ending.code = int(code or 0)
     sys.exit(ending.code)
+
+
+def _usage(error: TyperException) -> str:
+    """Return what typer says of words that it cannot place, with what may have been meant."""
+    context, option = getattr(error, "ctx", None), getattr(error, "option_name", "")
+    if context is None or not error.message.startswith("No such option"):
+        extra = f": {EXTRA_WORDS}" if "unexpected extra argument" in error.message else ""
+        return error.format_message().replace("Value error, ", "") + extra
+    known = (name for one in context.command.params for name in one.opts if name.startswith("-"))
+    close = meant(option, known)
+    able = [
+        name
+        for name, command in getattr(context.find_root().command, "commands", {}).items()
+        if any(option in one.opts for one in command.params)
+    ]
+    if close is not None:
+        return f"{error.message}: did you mean {close}?"
+    if option == "--store":
+        return f"{error.message}: {NAMELESS_STORE}"
+    others = (
+        f"it belongs to topline {', '.join(able)}" if able else f"{context.command_path} --help lists all"
+    )
+    return f"{error.message}: {others}"
 
 
 @dataclass

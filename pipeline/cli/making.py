@@ -40,7 +40,6 @@ SEARCHED_ROWS = 100
 def extract(call: Call) -> Outcome:
     """Turn images into a dataset of features; run it again to continue after an interruption."""
     from topline.pipeline.ingest import extract as run_extraction
-    from topline.pipeline.ingest import names_line
 
     result: ExtractResult = call.run(
         "extract", run_extraction, config=call.config(ExtractConfig), cluster=call.config(ClusterConfig)
@@ -50,7 +49,7 @@ def extract(call: Call) -> Outcome:
         {
             "dataset": f"{result.dataset} in {result.store} ({speed})",
             "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}",
-            "classes": names_line(result.info.class_names),
+            **_classes(result),
             "features": str(result.info.features.get("about", "made by an earlier version")),
             "rows": counted(result.counts),
             "images": counted(result.statuses),
@@ -64,7 +63,7 @@ def extract(call: Call) -> Outcome:
 
 def import_(call: Call) -> Outcome:
     """Store existing features and labels: arrays (npy, HDF5, Zarr, ...), Parquet, CSV, ARFF, LIBSVM text."""
-    from topline.pipeline.ingest import import_features, names_line
+    from topline.pipeline.ingest import import_features
 
     result: ImportResult = import_features(call.config(ImportConfig), call.progress)
     again, several = " (stored already)" if result.reused else "", result.label_sets
@@ -72,12 +71,19 @@ def import_(call: Call) -> Outcome:
         {
             "dataset": f"{result.dataset} in {result.store}{again}",
             "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.layout}",
-            "classes": names_line(result.info.class_names),
+            **_classes(result),
             "rows": counted(result.counts),
             **({} if several is None else {"labels": f"several a row, {several:,} distinct label sets"}),
         }
     )
     return Outcome(result.to_dict(), [*lines, *_train_next(result.store, result.info)])
+
+
+def _classes(result: ExtractResult | ImportResult) -> dict[str, str]:
+    from topline.pipeline.ingest import names_line
+
+    shown = {"classes": names_line(result.info.class_names), "class sizes": result.class_sizes}
+    return {name: text for name, text in shown.items() if text is not None}
 
 
 def _train_next(store: str, info: DatasetInfo) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,6 +23,7 @@ from topline.pipeline.options import (
     InspectConfig,
     PredictConfig,
     SuggestConfig,
+    as_words,
 )
 from topline.solvers.counts import how_many
 
@@ -208,7 +209,7 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     lines = _listing(call, config, "image", listed, images, found)
     if config.output is None and config.page is None:
         files = ("--output", "predictions.csv", "--page", "predictions.html")
-        lines += following(("predict", url, "--images", str(config.images), *files))
+        lines += following(("predict", url, *_given(config), *files))
     else:
         lines += following(("inspect", url))
     return Outcome(found.to_dict(), lines, warnings, FAILURE if 0 < unreadable == images else SUCCESS)
@@ -249,11 +250,14 @@ def _predict_features(call: Call, url: str, config: PredictConfig) -> Outcome:
     listed = [Prediction.of_row(row, "sample_id") for row in found.first]
     lines = _listing(call, config, "row", listed, found.rows, found)
     if config.output is None:
-        names = {"--features-name": config.features_name, "--labels-name": config.labels_name}
-        inside = [word for flag, name in names.items() if name is not None for word in (flag, name)]
-        told = ("--features", str(config.features), *inside, "--output", "predictions.csv")
-        lines += following(("predict", url, *told))
+        lines += following(("predict", url, *_given(config), "--output", "predictions.csv"))
     return Outcome(found.to_dict(), lines)
+
+
+def _given(config: PredictConfig) -> list[str]:
+    """Return the options that somebody chose, as words of the command line."""
+    chosen = [name for name in type(config).model_fields if name in config.model_fields_set]
+    return [word for name in chosen for word in as_words(name, getattr(config, name))]
 
 
 def _listing(
@@ -272,8 +276,23 @@ def _listing(
     where = f"each in {found.output}" if found.output else "each in the table that --output names"
     lines += [f"and {count - len(listed):,} more, {where}"] if count > len(listed) else []
     accuracy = {} if found.scored is None else {"accuracy": found.scored.text()}
-    shown = {**accuracy, "probabilities": found.probabilities, **_written(found.output, found.page)}
-    return [*lines, "", *facts(shown)]
+    shown = {**accuracy, "probabilities": found.probabilities, **_sets(found.sets)}
+    return [*lines, "", *facts({**shown, **_written(found.output, found.page)})]
+
+
+def _sets(sets: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return in words what sets hold and how large they are, nothing without sets."""
+    if sets is None:
+        return {}
+    if "guess_price" in sets:
+        what = f"hold as many guesses as pay at the price {sets['guess_price']:g}"
+    else:
+        kind = "in every class" if sets["per_class"] else "on average"
+        what = f"hold the right class with probability {sets['coverage']:g} {kind}"
+    note = f"; {sets['note']}" if "note" in sets else ""
+    return {
+        "sets": f"{what}: {sets['mean_size']:.2f} classes a row, {sets['empty']:,} times none of these{note}"
+    }
 
 
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
@@ -292,16 +311,7 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
         "classes": found.classes_text(),
         "probabilities": found.probabilities,
     }
-    if found.sets is not None:
-        what = f"hold as many guesses as pay at the price {config.guess_price}"
-        if config.guess_price is None:
-            kind = "in every class" if found.sets["per_class"] else "on average"
-            what = f"hold the right class with probability {found.sets['coverage']:g} {kind}"
-        shown["sets"] = (
-            f"{what}: {found.sets['mean_size']:.2f} classes a row, {found.sets['empty']:,} times none of"
-            f" these{'; ' * ('note' in found.sets)}{found.sets.get('note', '')}"
-        )
-    shown |= _written(found.output, found.page)
+    shown |= {**_sets(found.sets), **_written(found.output, found.page)}
     return Outcome(found.to_dict(), [*facts(shown), *following(("report", url))])
 
 

@@ -105,7 +105,10 @@ class RowSplits:
 
 @dataclass(frozen=True)
 class Ingested:
-    """A stored dataset; `reused` says that it was there already."""
+    """A stored dataset; `reused` says that it was there already.
+
+    The smallest and the largest class come with their rows, None where rows have several labels.
+    """
 
     dataset: str
     store: str
@@ -113,6 +116,8 @@ class Ingested:
     d: int
     m: int
     counts: dict[str, int]
+    smallest_class: tuple[str, int] | None
+    largest_class: tuple[str, int] | None
     reused: bool
     seconds: float
     info: DatasetInfo
@@ -120,8 +125,24 @@ class Ingested:
     @classmethod
     def of(cls, store: Store, info: DatasetInfo, begun: float, *, reused: bool, **more: Any) -> Self:
         """Return the result of what began at `begun` by the monotonic clock."""
+        least = most = None
+        if info.label_sets is None and info.m:
+            labels = Dataset(store, info).labels()
+            sizes = np.bincount(labels[labels >= 0], minlength=info.m)
+            least, most = (
+                (info.class_names[code], int(sizes[code])) for code in (sizes.argmin(), sizes.argmax())
+            )
         counts, seconds = dict(info.counts), time.monotonic() - begun
-        return cls(info.id, store.url, info.n_rows, info.d, info.m, counts, reused, seconds, info, **more)
+        size = info.n_rows, info.d, info.m, counts
+        return cls(info.id, store.url, *size, least, most, reused, seconds, info, **more)
+
+    @property
+    def class_sizes(self) -> str | None:
+        """The rows of the smallest and of the largest class in words."""
+        if self.smallest_class is None or self.largest_class is None:
+            return None
+        (small, least), (large, most) = self.smallest_class, self.largest_class
+        return f"{least:,} rows each" if least == most else f"{least:,} rows ({small}) to {most:,} ({large})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

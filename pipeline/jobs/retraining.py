@@ -25,6 +25,7 @@ from topline.pipeline.options import (
     ExtractConfig,
     RetrainConfig,
     TrainConfig,
+    as_words,
     build,
     refuse_label_sets,
 )
@@ -122,16 +123,7 @@ def _as_flags(taken: Mapping[str, Any], extract: ExtractConfig, train: TrainConf
             value = getattr(config, name)
             if name in taken and (name in _NAMED or value != options[name].default):
                 said[name] = value
-    return " ".join(_flag(name, value) for name, value in said.items()) or "none"
-
-
-def _flag(name: str, value: Any) -> str:
-    word = "--" + name.replace("_", "-")
-    if isinstance(value, bool):
-        return word if value else word.replace("--", "--no-", 1)
-    if isinstance(value, tuple):
-        value = ",".join(map(str, value)) or "none"
-    return f"{word} {shlex.quote(f'{value:g}' if isinstance(value, float) else str(value))}"
+    return " ".join(shlex.join(as_words(name, value)) for name, value in said.items()) or "none"
 
 
 logger = logging.getLogger(__name__)

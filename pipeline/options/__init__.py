@@ -6,7 +6,7 @@ of a training run into its loss and risk.  Importing the room compiles nothing, 
 
 from __future__ import annotations
 
-from topline.pipeline.options.config import SECTIONS, build, load_sections
+from topline.pipeline.options.config import SECTIONS, as_words, build, load_sections
 from topline.pipeline.options.ingest import (
     BackboneConfig,
     ExportConfig,

@@ -78,6 +78,16 @@ def build(model: type[Config], values: Mapping[str, Any], *, origin: str = "") -
         raise ConfigError(origin + "; ".join(_sentence(dict(part)) for part in error.errors())) from error
 
 
+def as_words(name: str, value: Any) -> tuple[str, ...]:
+    """Return an option as words of the command line."""
+    word = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        return (word if value else word.replace("--", "--no-", 1),)
+    if isinstance(value, tuple):
+        return word, ",".join(map(str, value)) or "none"
+    return word, f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _sentence(part: Mapping[str, Any]) -> str:
     message = str(part["msg"]).removeprefix("Value error, ")
     name = "--" + str(part["loc"][0]).replace("_", "-") if part["loc"] else ""

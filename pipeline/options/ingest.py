@@ -106,7 +106,10 @@ class BackboneConfig(Options):
     channels: Channels | None = Field(default=None, description="Order of the colours")
     interpolation: Interpolation | None = Field(default=None, description="How images are resized")
     input_name: NonEmpty | None = Field(default=None, description="Input of the network that takes images")
-    output_name: NonEmpty | None = Field(default=None, description="Output that is the feature")
+    output_name: NonEmpty | None = Field(
+        default=None,
+        description="Output of the network to take as features, by its name in an ONNX file that has several",
+    )
     checkpoint: Path | None = Field(default=None, description="File with the weights of a timm model")
 
     @field_validator("mean", "std", mode="before")
@@ -258,7 +261,11 @@ class NewRowsConfig(ImageRowsConfig):
 class SuggestConfig(NewRowsConfig):
     """Which of new rows without labels to label next."""
 
-    output: TablePath | None = Field(default=None, description="Table of the rows, FILE.parquet or FILE.csv")
+    output: TablePath | None = Field(
+        default=None,
+        description="Table of the chosen rows to write, FILE.parquet or FILE.csv, with an empty column label"
+        " to fill in",
+    )
     page: Path | None = Field(default=None, description="HTML page to write, on which to label them")
 
     _are_two_files = model_validator(mode="after")(_two_files)
@@ -297,8 +304,10 @@ class PredictConfig(NewRowsConfig):
         default=None,
         gt=0.0,
         allow_inf_nan=False,
-        description="Return as many best classes of each row as pay, fitted on the validation rows: a miss"
-        " costs 1, and k guesses cost this times log k",
+        description="Give each row its one or more best classes, more where it is in doubt: a miss costs 1,"
+        " and k classes this price times log k, such as 0.05. How many is a rule fitted on the validation"
+        " rows; it promises no coverage, and measured sets of --coverage of the same size held as many right"
+        " classes to within two standard errors",
     )
     per_class: bool = Field(
         default=False, description="Guarantee the coverage in every class, not only on average"

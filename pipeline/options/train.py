@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from topline.pipeline.errors import ConfigError
-from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES, default_k
+from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES, default_k, not_known
 
 
 def _weights(given: Any) -> Any:
@@ -216,7 +216,7 @@ class TrainConfig(ProblemConfig):
     @model_validator(mode="after")
     def _parameters_fit_the_loss(self) -> TrainConfig:
         if self.loss not in LOSS_RULES:
-            raise ValueError(f"there is no loss named {self.loss!r}; use one of {', '.join(LOSS_RULES)}")
+            raise ValueError(not_known("loss", self.loss, LOSS_RULES))
         if self.loss == "structured_hinge" and self.margins is None:
             raise ValueError(
                 "loss structured_hinge needs margins: give an m x m matrix as .npy or .csv, logit-adjusted,"

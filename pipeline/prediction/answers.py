@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -107,11 +107,16 @@ class Scored:
         return f"{shares}   ({how_many(self.rows, 'labelled rows')}{trained}){wrong}"
 
 
-def scored(tables: Iterable[pa.Table], class_names: Sequence[str]) -> Scored | None:
-    """Return the accuracy of tables of predictions; None if no row has a label."""
+def summary(
+    tables: Iterable[pa.Table], class_names: Sequence[str], rule: AnswerRule
+) -> dict[Literal["scored", "sets"], Any]:
+    """Return the accuracy and the sets of tables of predictions, each None where there is none."""
     ranks: list[int] = []
+    sizes = [np.empty(0, dtype=np.int64)]
     in_training, unknown, known, most = 0, Counter[str](), frozenset(class_names), 1
     for table in tables:
+        if rule.sets is not None:
+            sizes.append(table["set_size"].drop_null().to_numpy())
         for label, split, classes in zip(
             *(table[name].to_pylist() for name in ("label", "split", "classes")), strict=True
         ):
@@ -121,12 +126,13 @@ def scored(tables: Iterable[pa.Table], class_names: Sequence[str]) -> Scored | N
             unknown.update([] if label in known else [label])
             ranks.append(classes.index(label) + 1 if label in classes else len(class_names) + 1)
             most = max(most, len(classes))
+    sets = rule.set_facts(np.concatenate(sizes))
     if not ranks and not in_training:
-        return None
+        return {"scored": None, "sets": sets}
     ks = [k for k in (1, 2, 3, 5, 10) if k <= most] if ranks else []
     topk = {k: sum(rank <= k for rank in ranks) / len(ranks) for k in ks}
     intervals = {k: share_interval(share, len(ranks)) for k, share in topk.items()}
-    return Scored(len(ranks), in_training, dict(unknown), topk, intervals)
+    return {"scored": Scored(len(ranks), in_training, dict(unknown), topk, intervals), "sets": sets}
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +195,17 @@ class AnswerRule:
             p = np.where(classes >= 0, known, np.nan).astype(np.float32)
         sets = None if self.sets is None else self.sets.sets(scores, row_draws(ids, self.seed))
         return Answers(classes.astype(np.int32), kept.astype(np.float32), p, sets)
+
+    def set_facts(self, sizes: NDArray[np.integer[Any]]) -> dict[str, Any] | None:
+        """Return the kind, the mean size and the empty ones of sets of `sizes` (r,); None without sets."""
+        if self.sets is None:
+            return None
+        kind = self.sets.facts()
+        return {
+            **{name: kind[name] for name in kind if name not in ("thresholds", "weights")},
+            "mean_size": float(sizes.mean()) if len(sizes) else 0.0,
+            "empty": int(np.count_nonzero(sizes == 0)),
+        }
 
     def facts(self) -> dict[str, Any]:
         """Return everything that determines the answers besides model and rows."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from topline.pipeline.errors import ClusterError, InputError, NotStoredError
 from topline.pipeline.images import Pixels, SourceImages
@@ -143,25 +144,15 @@ def _stored_answers(found: StoredPredictions, span: Span) -> Answers:
     return Answers(part(found.classes), part(found.scores), part(found.probabilities), sets)
 
 
-def set_sizes(found: StoredPredictions, dataset: Dataset, rule: AnswerRule) -> dict[str, Any] | None:
-    """Return the kind, mean size and empty share of sets, without rejected rows; None without sets."""
-    if found.sets is None or rule.sets is None:
-        return None
-    known = dataset.labels() >= 0
-    sizes = np.concatenate(
-        [
-            np.bitwise_count(found.sets.rows(span.start, span.stop)).sum(axis=1)
-            for span in map(dataset.plan.bounds, range(dataset.plan.units))
-        ]
-    )[known]
-    facts = {
-        name: value for name, value in rule.sets.facts().items() if name not in ("thresholds", "weights")
-    }
-    return {
-        **facts,
-        "mean_size": float(sizes.mean()) if len(sizes) else 0.0,
-        "empty": int(np.count_nonzero(sizes == 0)),
-    }
+def set_sizes(found: StoredPredictions, dataset: Dataset) -> NDArray[np.int64]:
+    """Return the sizes of the sets of all rows that are not rejected; none without sets."""
+    if found.sets is None:
+        return np.empty(0, dtype=np.int64)
+    parts = [
+        np.bitwise_count(found.sets.rows(span.start, span.stop)).sum(axis=1)
+        for span in map(dataset.plan.bounds, range(dataset.plan.units))
+    ]
+    return np.concatenate(parts)[dataset.labels() >= 0]
 
 
 @dataclass(frozen=True)
@@ -246,7 +237,7 @@ def predict_dataset(
             top_k=rule.top_k,
             threshold=rule.threshold,
             probabilities=rule.calibration,
-            sets=set_sizes(kept, dataset, rule),
+            sets=rule.set_facts(set_sizes(kept, dataset)),
             seconds=time.perf_counter() - started,
             reused=found is not None,
         )

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix, issparse
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels
 from topline.pipeline.options import NewRowsConfig, PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule, NewRows, Scored, scored
+from topline.pipeline.prediction.answers import AnswerRule, NewRows, Scored, summary
 from topline.pipeline.prediction.files import table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
@@ -53,6 +53,7 @@ class FeaturesResult:
     output: str | None = None
     page: str | None = None
     scored: Scored | None = None
+    sets: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `topline predict --json` prints."""
@@ -94,9 +95,11 @@ def predict_features(
             coverage=config.coverage,
             first=tuple(islice((row for table in tables(FIRST) for row in table.to_pylist()), FIRST)),
         )
-        if rule.threshold is None and any(label is not None for label in new.labels):
-            new = new.placed() if new.source.splits() is None else new
-            result = replace(result, scored=scored(tables(n, progress), stored.model.record.class_names))
+        labelled = any(label is not None for label in new.labels)
+        if rule.threshold is None and (labelled or rule.sets is not None):
+            new = new.placed() if labelled and new.source.splits() is None else new
+            found = summary(tables(n, progress), stored.model.record.class_names, rule)
+            result = replace(result, **found)
         return write_files(
             result, config, f"rows of {path.name}", schema, lambda: tables(n, progress), new.picture
         )

@@ -14,7 +14,7 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import ImageItem, ImageListing, Pixels, Wanted, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options import NewRowsConfig, PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule, NewRows, Scored, scored
+from topline.pipeline.prediction.answers import AnswerRule, NewRows, Scored, summary
 from topline.pipeline.prediction.files import table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel
@@ -104,6 +104,7 @@ class PredictResult:
     output: str | None = None
     page: str | None = None
     scored: Scored | None = None
+    sets: dict[str, Any] | None = None
 
     @property
     def rejected(self) -> int:
@@ -137,7 +138,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     schema = table_schema("path", sets=rule.sets is not None)
     tables = [table_of(schema, block, several=rule.threshold is not None) for block in blocks]
     if rule.threshold is None:
-        result = replace(result, scored=scored(tables, stored.model.record.class_names))
+        result = replace(result, **summary(tables, stored.model.record.class_names, rule))
     return write_files(result, config, f"images of {config.images}", schema, lambda: tables, new.picture)
 
 

@@ -110,14 +110,14 @@ def with_constant(X: Any) -> Any:
     return extended
 
 
-def chosen_loss(loss: Any, k: int, weights: Any, margins: Any) -> Any:
-    """Return a loss by name; values are passed on for `solve` to check."""
+def chosen_loss(loss: Any, k: int, **parameters: Any) -> Any:
+    """Return a loss by name and its other parameters; values are passed on for `solve` to check."""
     if isinstance(loss, str):
-        takes_k = LOSS_RULES.get(loss, LossRule()).parameter == "k" or isinstance(weights, str)
-        return make_loss(loss, k=k if takes_k else None, weights=weights, margins=margins)
-    if weights is not None or margins is not None:
+        takes_k = LOSS_RULES.get(loss, LossRule()).parameter == "k" or isinstance(parameters["weights"], str)
+        return make_loss(loss, k=k if takes_k else None, **parameters)
+    if given := [name for name, value in parameters.items() if value is not None]:
         raise InvalidProblemError(
-            f"the loss {loss!r} is complete; leave weights and margins out or give its name"
+            f"the loss {loss!r} is complete; leave {' and '.join(given)} out or give its name"
         )
     return loss
 

@@ -19,7 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from topline.solvers.core.problem import positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import combined_weights, seed_of, with_constant
-from topline.solvers.estimators.topk import TopKClassifier, TopKModel, fitted_path
+from topline.solvers.estimators.topk import LOSS_PARAMETERS, TopKClassifier, TopKModel, fitted_path
 from topline.solvers.losses import Loss
 from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, default_k
 from topline.solvers.run.search import Found, Goal, Part, Search, Trial, unseen_classes
@@ -138,7 +138,7 @@ class TopKClassifierCV(TopKModel):
         a logarithmic scale.  With ``loss="auto"`` a number leaves them to the search, which starts from 1 and
         the size of the rows.
     loss : "auto", or as for `TopKClassifier`.
-    k, smoothing, tol, smoothing_kind, max_passes, fit_intercept, weights, margins, class_weight,
+    k, smoothing, tol, smoothing_kind, max_passes, fit_intercept, weights, margins, temperature, class_weight,
     kernel, gamma, degree, coef0, random_state, verbose, callbacks : as for `TopKClassifier`.
     method : "auto", "lbfgs", or one with warm starts: "dual_ascent", "sdca" or "newton"
     cv : int, splitter or iterable; as in scikit-learn: stratified folds (of whole groups where there are
@@ -273,7 +273,7 @@ class TopKClassifierCV(TopKModel):
         """Return the criterion of the search; refuse unsupported ones."""
         given = {
             name: getattr(self, name)
-            for name in ("kernel", "weights", "margins") if getattr(self, name) is not None
+            for name in ("kernel", *LOSS_PARAMETERS) if getattr(self, name) is not None
         }  # fmt: skip
         if given or self.smoothing:
             name = next(iter(given), "smoothing")

@@ -233,6 +233,8 @@ def _draws_of(scores: Float64Array, seed: int) -> Float64Array:
 
 #: Training rows sampled to check accuracy and the scales of the columns.
 LOOKED_AT = 2000
+#: What a loss by name may take besides k.
+LOSS_PARAMETERS = ("weights", "margins", "temperature")
 #: Relative rounding error of sums of the same weights in different orders.
 ROUNDING = 1e-9
 
@@ -247,6 +249,7 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
     fit_intercept: bool = True
     weights: Any = None
     margins: Any = None
+    temperature: float | None = None
     class_weight: Any = None
     random_state: Any = 0
     verbose: bool = False
@@ -295,7 +298,8 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
         k = default_k(m) if self.k is None else checked_k(self.k, type(self).__name__)
         if k > m:
             raise InvalidProblemError(f"k is {k} and there are {m} classes in y; use a k of {m} or less")
-        loss = chosen_loss(self._loss_and_smoothing[0], k, self.weights, self.margins)
+        own = {name: getattr(self, name) for name in LOSS_PARAMETERS}
+        loss = chosen_loss(self._loss_and_smoothing[0], k, **own)
         counted = getattr(loss, "k", None)
         note = k_note(getattr(loss, "name", ""), counted, m)
         if note is not None:
@@ -399,6 +403,7 @@ class TopKClassifier(TopKModel):
         "exponential" (of length k)
     margins : array-like (m, m); margins of "structured_hinge", rows (true class) and columns in the order of
         `classes_`
+    temperature : float; T of "ldr_kl", 0.3 by default: near 0 it is the max hinge
     warm_start : start from the dual variables of the last fit if labels, weights and loss are the same, as
         along a path of C.  Keeps an (n, m) array, and needs the method "auto", "dual_ascent", "sdca" or
         "newton".

@@ -16,6 +16,7 @@ import numpy as np
 
 from topline.solvers.core.rows import RowSource, is_sparse, squared_norms, without_repeats
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.names import not_known
 from topline.solvers.typing import Float64Array, FloatArray
 
 #: A number, "scale" = 1 / (d var X) (also None), "auto" = 1 / d, or "median" = 1 / the median of the kernel's
@@ -668,5 +669,5 @@ def kernel_from_dict(record: Mapping[str, Any]) -> Kernel:
 
 def _look_up(name: Any) -> type[Any]:
     if name not in KERNELS:
-        raise InvalidProblemError(f"there is no kernel named {name!r}; use one of {', '.join(KERNELS)}")
+        raise InvalidProblemError(not_known("kernel", name, KERNELS))
     return KERNELS[name]

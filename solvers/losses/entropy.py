@@ -259,6 +259,7 @@ _TRUNCATED = Family(
 )
 
 
+@dataclass(frozen=True)
 class Softmax(LossWithoutParameters):
     """The cross entropy log(1 + sum_{j != y} exp(s_j - s_y)) of multinomial logistic regression.
 
@@ -273,6 +274,7 @@ class Softmax(LossWithoutParameters):
     family: ClassVar[Family] = SOFTMAX
 
 
+@dataclass(frozen=True)
 class TopKEntropy(LossOfK):
     """The softmax loss with its dual on the top-k simplex of the other classes (Lapin's thesis, prop. 6.4).
 
@@ -290,6 +292,7 @@ class TopKEntropy(LossOfK):
     of_others: ClassVar[bool] = True
 
 
+@dataclass(frozen=True)
 class TruncatedTopKEntropy(LossOfK):
     """log(1 + sum of exp(s_j - s_y) over the m - k lowest of the others) (Lapin's thesis, section 6.2.3).
 
@@ -337,6 +340,7 @@ class LDRKL(LossWithoutParameters):
         return replace(super().form(m), constants=(self.temperature,))
 
 
+@dataclass(frozen=True)
 class SumExponential(LossWithoutParameters):
     """sum_{j != y} exp(s_j - s_y), a comp-sum loss.
 

@@ -49,6 +49,7 @@ OTHERS_SUM_THEN_HINGE = Family(
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
 class MaxHinge(LossWithoutParameters):
     """Crammer and Singer's hinge max_j ([j != y] + s_j - s_y) (Tajima et al., eq. 2.2).
 
@@ -63,6 +64,7 @@ class MaxHinge(LossWithoutParameters):
     family: ClassVar[Family] = MAX
 
 
+@dataclass(frozen=True)
 class TopKHinge(LossOfK):
     """Mean of the k largest a_j, then the hinge (top-k hinge alpha; Tajima et al., eq. 2.5).
 
@@ -80,6 +82,7 @@ class TopKHinge(LossOfK):
     family: ClassVar[Family] = SUM_THEN_HINGE
 
 
+@dataclass(frozen=True)
 class TopKOthersHinge(LossOfK):
     """Mean of the k largest a_j of the other classes, then the hinge (Lapin's thesis, eq. 5.3), k < m.
 
@@ -100,6 +103,7 @@ class TopKOthersHinge(LossOfK):
     of_others: ClassVar[bool] = True
 
 
+@dataclass(frozen=True)
 class UsunierHinge(LossOfK):
     """Mean over the k largest a_j of their hinges (top-k hinge beta; Tajima et al., eq. 2.6), k <= m.
 
@@ -114,6 +118,7 @@ class UsunierHinge(LossOfK):
     family: ClassVar[Family] = HINGE_THEN_SUM
 
 
+@dataclass(frozen=True)
 class WeightedTopKHinge(LossOfWeights):
     """max(0, sum_j rho_j a_[j]) (Hirohashi and Kato, eq. 12; Tajima et al., eq. 2.7).
 
@@ -130,6 +135,7 @@ class WeightedTopKHinge(LossOfWeights):
     family: ClassVar[Family] = SUM_THEN_HINGE
 
 
+@dataclass(frozen=True)
 class WeightedUsunierHinge(LossOfWeights):
     """sum_j rho_j max(0, a_[j]) (Tajima et al., eq. 2.8).
 

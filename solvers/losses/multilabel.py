@@ -19,6 +19,7 @@ whole, alpha = 0 is the only point of the domain.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -292,6 +293,7 @@ _SOFTMAX = Family(
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
 class MultilabelHinge(LossWithoutParameters):
     """max(0, 1 + max_{j not in Y} s_j - min_{y in Y} s_y) (Crammer and Singer; Lapin's thesis, prop. 6.5).
 
@@ -310,6 +312,7 @@ class MultilabelHinge(LossWithoutParameters):
     family: ClassVar[Family] = _HINGE
 
 
+@dataclass(frozen=True)
 class MultilabelSoftmax(LossWithoutParameters):
     """The cross entropy (1/|Y|) sum_{y in Y} log sum_j exp(s_j - s_y) (Lapin's thesis, prop. 6.7).
 

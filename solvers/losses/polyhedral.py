@@ -6,7 +6,7 @@ at the class probabilities p.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +34,7 @@ def _conjugate(alpha: Any, y: Any, table: Any) -> Any:
     return left - (k - above) * level
 
 
+@dataclass(frozen=True)
 class PolyhedralTopK(LossOfK):
     """max_r ((s_[1] + ... + s_[r]) / r + 1 - min(k, r) / r) - s_y, k < m.
 

@@ -28,7 +28,7 @@ from topline.solvers.losses.hinges import (
 from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from topline.solvers.losses.one_vs_all import OneVsAll
 from topline.solvers.losses.polyhedral import PolyhedralTopK
-from topline.solvers.names import LOSS_RULES
+from topline.solvers.names import LOSS_RULES, not_known
 from topline.solvers.typing import Float64Array
 
 _CONSTRUCTORS: tuple[Callable[..., Loss], ...] = (
@@ -100,14 +100,16 @@ def make_loss(
 
 def _look_up(name: Any) -> tuple[Callable[..., Loss], str | None]:
     if name not in LOSSES:
-        raise InvalidProblemError(f"there is no loss named {name!r}; use one of {', '.join(LOSSES)}")
+        raise InvalidProblemError(not_known("loss", name, LOSSES))
     return LOSSES[name]
 
 
 def _refuse_others(name: str, given: set[str], accepted: set[str]) -> None:
     surplus = sorted(given - accepted)
     if surplus:
-        raise InvalidProblemError(f"the loss {name} takes no {' and no '.join(surplus)}; leave it out")
+        able = [loss for loss, rule in LOSS_RULES.items() if rule.parameter in surplus]
+        other = f", or use {' or '.join(able)}" if able else ""
+        raise InvalidProblemError(f"the loss {name} takes no {' and no '.join(surplus)}; leave it out{other}")
 
 
 def _rank_weights(name: str, k: int | None, weights: Any) -> Any:
@@ -118,9 +120,7 @@ def _rank_weights(name: str, k: int | None, weights: Any) -> Any:
             raise InvalidProblemError(f"k is {k} but {len(weights)} weights are given; leave k out")
         return weights
     if weights not in RANK_WEIGHTS:
-        raise InvalidProblemError(
-            f"there are no weights named {weights!r}; use one of {', '.join(RANK_WEIGHTS)}"
-        )
+        raise InvalidProblemError(not_known("kind of weights", weights, RANK_WEIGHTS))
     if k is None:
         raise InvalidProblemError(f"{weights} weights need k, which is not given")
     return RANK_WEIGHTS[weights](k)

@@ -25,6 +25,7 @@ from topline.solvers.methods.frank_wolfe import (
 from topline.solvers.methods.newton import ARRAYS, Newton, ProximalNewton, formed_numbers
 from topline.solvers.methods.quasi_newton import Lbfgs, arrays_of_lbfgs, numbers_in_classes, unfit_for_lbfgs
 from topline.solvers.methods.step_rules import ExactStep, Schedule
+from topline.solvers.names import not_known
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec i
 def method_named(name: Any) -> MethodSpec:
     """Return the method of this name; raises InvalidProblemError if there is none."""
     if not isinstance(name, str) or name not in METHODS:
-        raise InvalidProblemError(f"there is no method named {name!r}; use one of {', '.join(METHODS)}")
+        raise InvalidProblemError(not_known("method", name, METHODS))
     return METHODS[name]
 
 

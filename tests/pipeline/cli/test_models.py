@@ -6,6 +6,7 @@ import io
 import logging
 import shlex
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,8 @@ def test_features_in_a_file_are_classified(
     table.assign(label=np.arange(120) % 3).to_csv(tmp_path / "t.csv", index=False)
     table.to_csv(tmp_path / "new.csv", index=False)
     data = ("--store", str(tmp_path / "store"))
-    topline("import", "--features", str(tmp_path / "t.csv"), *data)
+    imported = ("import", "--features", str(tmp_path / "t.csv"), *data, "--val-share", "0.3")
+    assert "class sizes  40 rows each" in topline(*imported).out
     model = topline("train", *data, "--workers", "0", "--tol", "0.05", "--json").json["model"]
     told = topline("models", "promote", model, "--reason", "the first")
     assert "/models/champion --features FILE --output predictions.csv" in told.out
@@ -217,6 +219,19 @@ def test_features_in_a_file_are_classified(
     assert f"and 100 more, each in {place}" in topline(*given, "--output", place).out
     assert len(pd.read_csv(place)) == 120
     assert topline(*given, "--json").json["rows"] == 120
+    told = []
+    for rows in (given[2:], ("--dataset", "latest")):
+        priced = ("predict", model, *rows, "--guess-price", "0.05", "--top-k", "2")
+        ran = topline(*priced)
+        told += [line for line in ran.out.splitlines() if line.startswith("  sets ")]
+        found = topline(*priced, "--json").json["sets"]
+        assert (found["guess_price"], 1.0 <= found["mean_size"] <= 3.0) == (0.05, True)
+        if "--features" in rows:
+            again = shlex.split(ran.out.partition("  next: ")[2])[1:]
+            assert again[:2] == ["predict", model]
+            assert {" ".join(pair) for pair in pairwise(again)} > {"--guess-price 0.05", "--top-k 2"}
+    assert "hold as many guesses as pay at the price 0.05: " in told[0]
+    assert told[0].split() == told[1].split()
     for more, sentence in {
         ("--dataset", "latest"): "--features and --dataset are two things to classify: give one of them",
         ("--images", str(tmp_path)): "--images and --features are two things to classify: give one of them",
@@ -270,12 +285,13 @@ def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(
     new = (table + 0.01).assign(kind=np.where(np.arange(80) < 8, "other", labels))
     new.to_csv(tmp_path / "new.csv", index=False)
     place = str(tmp_path / "store")
-    topline("import", "--features", str(tmp_path / "old.csv"), "--labels-name", "kind", "--store", place)
+    old = ("--features", str(tmp_path / "old.csv"), "--labels-name", "kind")
+    imported = topline("import", *old, "--store", place, "--json").json
+    assert (imported["smallest_class"], imported["largest_class"]) == (["high", 40], ["high", 40])
     topline("train", "--store", place, "--workers", "0")
     asked = ("evaluate", place, "--features", str(tmp_path / "new.csv"), "--labels-name", "kind")
     found = topline(*asked, "--json").json
     assert (found["rows"], found["unknown"]) == (80, {"other": 8})
-    old = ("--features", str(tmp_path / "old.csv"), "--labels-name", "kind")
     again = topline("evaluate", place, *old, "--json").json
     counts = StoredModel.open(f"{place}/models/m0001").dataset().info.counts
     assert (again["rows"], again["in_training"]) == (80 - counts["train"], counts["train"])

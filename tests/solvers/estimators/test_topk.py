@@ -30,6 +30,7 @@ from sklearn.utils.estimator_checks import (
 from tests.reference import losses as reference
 from tests.solvers.problems import M, examples, random_margins
 from topline import (
+    LDRKL,
     InvalidProblemError,
     MaxHinge,
     NonFiniteError,
@@ -528,13 +529,18 @@ def test_a_budget_that_runs_out_warns_and_still_certifies() -> None:
         ({"k": 6}, "k is 6 and there are 5 classes in y; use a k of 5 or less"),
         ({"loss": "softmax", "k": 6}, "k is 6 and there are 5 classes in y"),
         ({"loss": "topk_entropy", "k": 5}, "each of 5 classes has 4 others; use k <= 4"),
-        ({"loss": "hinge"}, "there is no loss named 'hinge'; use one of max_hinge"),
+        ({"loss": "hinge"}, "there is no loss named 'hinge': did you mean 'max_hinge'"),
+        (
+            {"loss": "softmax", "temperature": 0.1},
+            "the loss softmax takes no temperature; leave it out, or use ldr_kl",
+        ),
+        ({"loss": LDRKL(0.1), "temperature": 0.1}, "is complete; leave temperature out"),
         ({"loss": TopKHinge}, "give one of the losses of topline, such as TopKHinge"),
         ({"loss": TopKHinge(6)}, "there are only 5 classes; use k <= 5"),
         ({"loss": "weighted_topk_hinge"}, "weighted_topk_hinge needs weights"),
         ({"loss": "topk_hinge", "weights": "flat"}, "topk_hinge takes no weights"),
         ({"loss": "structured_hinge"}, "structured_hinge needs margins"),
-        ({"loss": TopKHinge(2), "weights": "flat"}, "is complete; leave weights and margins out"),
+        ({"loss": TopKHinge(2), "weights": "flat"}, "is complete; leave weights out"),
         ({"method": "simplex"}, "there is no method named 'simplex'"),
         ({"smoothing": -1.0}, "smoothing is -1.0"),
         ({"tol": 0.0}, "tol is 0.0"),
@@ -544,6 +550,11 @@ def test_a_budget_that_runs_out_warns_and_still_certifies() -> None:
 def test_parameters_are_refused_by_name(parameters, message) -> None:
     with pytest.raises(InvalidProblemError, match=message):
         fitted(**parameters)
+
+
+def test_a_temperature_makes_its_loss() -> None:
+    assert fitted(loss="ldr_kl", temperature=0.1).loss_ == LDRKL(0.1)
+    assert fitted(loss="ldr_kl").loss_ == LDRKL()
 
 
 def test_what_does_not_go_together() -> None:

@@ -218,11 +218,14 @@ def test_losses_are_made_by_name(arguments, expected) -> None:
         (lambda: make_loss("topk_entropy"), "the loss topk_entropy needs k"),
         (lambda: flat(0), "k is 0"),
         (lambda: linear(1.5), "k is 1.5"),
-        (lambda: make_loss("hinge"), "there is no loss named 'hinge'; use one of max_hinge"),
+        (lambda: make_loss("hinge"), "there is no loss named 'hinge': did you mean 'max_hinge'\\?$"),
+        (lambda: make_loss("cross_entropy"), "did you mean 'softmax'"),
+        (lambda: make_loss("Top-K-Hinge"), "did you mean 'topk_hinge'"),
+        (lambda: make_loss("ramp"), "there is no loss named 'ramp'; use one of max_hinge"),
         (lambda: make_loss("max_hinge", k=3), "takes no k"),
         (lambda: make_loss("topk_hinge"), "needs k"),
         (lambda: make_loss("weighted_topk_hinge", k=3), "needs weights"),
-        (lambda: make_loss("weighted_topk_hinge", weights="steep", k=3), "no weights named 'steep'"),
+        (lambda: make_loss("weighted_topk_hinge", weights="steep", k=3), "no kind of weights named 'steep'"),
         (lambda: make_loss("weighted_topk_hinge", weights="linear"), "linear weights need k"),
         (lambda: make_loss("weighted_topk_hinge", weights=[1.0], k=3), "k is 3 but 1 weights"),
         (
@@ -234,6 +237,12 @@ def test_losses_are_made_by_name(arguments, expected) -> None:
 def test_what_makes_no_loss_is_refused(make, message) -> None:
     with pytest.raises(InvalidProblemError, match=message):
         make()
+
+
+@pytest.mark.parametrize("loss", [PolyhedralTopK, TopKHinge, TopKEntropy, WeightedTopKHinge])
+def test_what_a_loss_is_missing_is_told_by_its_own_name(loss) -> None:
+    with pytest.raises(TypeError, match=rf"^{loss.__name__}\.__init__"):
+        loss()
 
 
 def test_losses_are_told_apart() -> None:
