@@ -28,7 +28,7 @@ NAMESPACES = (
 
 
 def machine(parent: Path, stand_in: ModuleType) -> Path:
-    """Return a new folder with the program that stands in and images of digits; skip where neither can work."""
+    """Return a new folder with the program that stands in and images of digits; skip where none can work."""
     if os.getuid() != 0:
         pytest.skip("namespaces and mounts need root")
     if not list(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
