@@ -86,6 +86,8 @@ _AFRESH = 5.0
 #: Passes of Newton's method on a smooth loss: so many, and this multiple of those of L-BFGS around the mean,
 #: times the root of what the largest of their second moments leave: conjugate gradients find these at once.
 _NEWTON_SMOOTH = 8.0, 2.0
+#: Passes of L-BFGS, by time, from which the least forecast lets a run on dense rows begin with some of these.
+_TRIED = 30.0
 #: A sweep of one block takes as long as this many evaluations, and longer if blocks synchronise in between.
 _SWEEP = 8.0
 #: Bound on the remaining progress of methods that accelerate, as a multiple of the progress so far.
@@ -180,7 +182,7 @@ class Prior(NamedTuple):
 def priors(
     problem: Problem, blocks: int, rows: RowSource, weights: Float64Array | None = None
 ) -> Mapping[str, Prior]:
-    """Return the eligible methods for a problem, by name, with their forecasts.
+    """Return the eligible methods for a problem, by name, with their forecasts, that to begin with first.
 
     Dual ascent takes about 1 + C |x|^2 passes for a smooth loss (S. Shalev-Shwartz and T. Zhang, J. Mach.
     Learn.  Res.  14, 2013), and unpredictably many on several blocks; the passes of L-BFGS grow with the
@@ -219,11 +221,15 @@ def priors(
     if gives_sparse(rows) and size <= _MODERATE:
         passes = max(passes, 2.0 * visits * _cost(problem, "dual_ascent"))
         newton = math.inf
-    return {
+    found = {
         "lbfgs": Prior(passes),
         "dual_ascent": Prior(visits, _cost(problem, "dual_ascent")),
         "newton": Prior(newton, _cost(problem, "newton")),
     }
+    first = min(found, key=lambda name: found[name].time)
+    # Its own forecast is the least certain, and soon measured.
+    first = "lbfgs" if found[first].time >= _TRIED and not gives_sparse(rows) else first
+    return {first: found[first], **found}
 
 
 def _cost(problem: Problem, name: str) -> float:
@@ -321,11 +327,6 @@ class Change:
     forecast: float
     pace: float
 
-    @property
-    def passes_left(self) -> float:
-        """The forecast remaining passes of the method that was left."""
-        return self.left / self.pace if self.pace > 0.0 else math.inf
-
 
 @stored
 @dataclass(frozen=True, eq=False)
@@ -365,9 +366,8 @@ def _sentence(change: Change) -> str:
 class Auto(Method):
     """The method with the earliest forecast end, updated as the run progresses.
 
-    `blocks` and `seed` are those of DualAscent; `priors` lists the eligible methods, the first one for
-    unknown rows; a hinge begins with it, as A is a good start for the other.  `asked` is whether the caller
-    requested A, rather than the method alone.
+    `blocks` and `seed` are those of DualAscent.  The first of the eligible methods in `priors` begins, for a
+    hinge dual ascent, as A is a good start for the other.  `asked` is whether the caller requested A.
     """
 
     #: DualAscent advances by passes.
@@ -406,8 +406,7 @@ class Auto(Method):
                     return self._changed(problem, run, measured, change)
                 since = here
             memory = replace(memory, since=since)
-        method = self._method_named(memory.method)
-        advance = method.advance(problem, run, replace(measured, before=own))
+        advance = self._method_named(memory.method).advance(problem, run, replace(measured, before=own))
         return replace(advance, memory=replace(memory, memory=advance.memory))
 
     def final(
@@ -434,9 +433,7 @@ class Auto(Method):
         if isinstance(state.memory, NewtonMemory) and "newton" in self.priors:
             # Its W is no longer W(A).
             return AutoMemory("newton", state.memory)
-        first = min(self.priors, key=lambda name: self.priors[name].time)
-        first = first if "lbfgs" in self.priors else "dual_ascent"
-        return AutoMemory(first, state.memory)
+        return AutoMemory(next(iter(self.priors)), state.memory)
 
     def _method_named(self, name: str) -> Method:
         newton = Newton() if "lbfgs" in self.priors else ProximalNewton()
@@ -474,7 +471,10 @@ class Auto(Method):
         }
         # A method that was left resumes where it stopped, at its own seconds: of a short run they are noise.
         lasts = own * pace >= _LASTS
-        found |= {key: Prior(old.passes_left if lasts else math.inf, old.pace) for key, old in left.items()}
+        found |= {
+            key: Prior(old.left / old.pace if lasts and old.pace > 0.0 else math.inf, old.pace)
+            for key, old in left.items()
+        }
         clearly = _CLEARLY ** (1 + len(memory.changes))
         found[name] = Prior(own, clearly * pace)
 

@@ -256,6 +256,15 @@ def test_what_is_forecast_follows_from_the_rows() -> None:
     assert forecast(X, y, Softmax(), 1.0, weights=weights)["dual_ascent"].passes > 10.0 * smooth[1]
 
 
+def test_lbfgs_is_tried_first_where_every_method_takes_long() -> None:
+    for rows, C, first in ((300, 100.0, "lbfgs"), (120, 10.0, "dual_ascent")):
+        X, y = clusters(rows, 90_000 // rows, 10)
+        known = forecast(X, y, Softmax(), C)
+        assert known["dual_ascent"].time < known["lbfgs"].time
+        assert next(iter(known)) == first
+    assert next(iter(forecast(*texts(), Softmax(), 50.0))) == "dual_ascent", "sparse rows"
+
+
 def test_whole_numbers_are_squared_as_numbers() -> None:
     """240^2 is 0 in eight bits."""
     X, y = texts()
