@@ -53,7 +53,7 @@ from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, told
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.telemetry import ANCHOR, CronLine, Note, interval_of, next_time, pulse, zone_of
-from topline.storage.fingerprint import digest_bytes
+from topline.storage.records import digest_bytes
 from topline.storage.stores import DEFAULT_TERMS, Lease, LeaseHeldError, Store, held_lease, open_store
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.storage.arrays import ArrayReader, ChunkPlan, RowBlocks
-from topline.storage.arrays.writer import (
+from topline.storage.arrays.groups import (
     ArraySpec,
     packed_group,
     packed_metadata,
@@ -24,9 +24,7 @@ from topline.storage.arrays.writer import (
     write_row_blocks,
 )
 from topline.storage.errors import NotFoundError, StorageError
-from topline.storage.findings import Finding
-from topline.storage.fingerprint import digest_json
-from topline.storage.records import now, plain
+from topline.storage.records import Finding, digest_json, now, plain
 from topline.storage.schema import KERNEL_ENCODING, PREDICTIONS_ENCODING, encoding
 from topline.storage.stores import FileEntry, FileSet, Store, check_files
 from topline.storage.stores.files import put_file

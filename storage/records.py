@@ -1,20 +1,27 @@
-"""Frozen dataclasses as JSON objects and back; fields unknown to this version are ignored."""
+"""Records as JSON objects: frozen dataclasses and back, digests and seals, findings of a check of a store.
+
+Fields unknown to this version are ignored.  Every digest is SHA-256, never Python's `hash`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import math
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from topline.storage.errors import FormatError
+from topline.storage.errors import FormatError, IntegrityError
 
 T = TypeVar("T")
 
@@ -96,3 +103,78 @@ def _value(kind: Any, value: Any, place: str) -> Any:
     if typing.get_origin(kind) is types.UnionType and len(parts) == 1:
         return _value(parts[0], value, place)
     return value
+
+
+#: Advice for a file of which there is no other copy in the store.
+RESTORE = "restore it from a copy"
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One defect: `kind` is a stable word, `path` the file relative to the store's root.
+
+    `rows` are the affected dataset rows start..stop-1, if any; `what` says what was found, `fix` what to do.
+    Leftovers of interrupted work are `harmless`.
+    """
+
+    kind: str
+    path: str
+    what: str
+    fix: str
+    rows: tuple[int, int] | None = None
+    harmless: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as a JSON object."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = f" (rows {self.rows[0]}-{self.rows[1] - 1})" if self.rows else ""
+        # An error turned into a finding already says what to do.
+        fix = "" if self.fix in self.what else f"; {self.fix}"
+        return f"{self.path}: {self.what}{rows}{fix}"
+
+
+def digest_bytes(data: bytes | memoryview) -> str:
+    """Return the SHA-256 of `data` in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the canonical JSON text of `value`; `FormatError` for NaN and unsupported types."""
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"this cannot be written as JSON: {error}") from error
+    return text.encode()
+
+
+def digest_json(value: Any) -> str:
+    """Return the SHA-256 of the canonical JSON of `value`, independent of the order of keys."""
+    return digest_bytes(canonical_json(value))
+
+
+def digest_array(array: NDArray[Any]) -> str:
+    """Return the SHA-256 of an array's type, shape and values in row order."""
+    head = canonical_json({"dtype": array.dtype.newbyteorder("<").str, "shape": list(array.shape)})
+    body = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return hashlib.sha256(head + b"\n" + body.tobytes()).hexdigest()
+
+
+def seal(record: Mapping[str, Any]) -> bytes:
+    """Return the JSON text of `record` with its own digest inside, under "seal"."""
+    body = {key: value for key, value in record.items() if key != "seal"}
+    text = json.dumps({**body, "seal": digest_json(body)}, indent=1, sort_keys=True, ensure_ascii=False)
+    return text.encode() + b"\n"
+
+
+def unseal(data: bytes, place: str) -> dict[str, Any]:
+    """Return the record that `seal` wrote; `IntegrityError` naming `place` if a single bit has changed."""
+    try:
+        record = json.loads(data)
+        claimed = record.pop("seal")
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise IntegrityError(f"{place} is damaged: it is not a sealed JSON record") from error
+    if digest_json(record) != claimed:
+        raise IntegrityError(f"{place} is damaged: its seal does not match its contents")
+    return dict(record)

@@ -16,11 +16,11 @@ from topline.storage.datasets.info import (
     read_catalog,
     removal_of_commit,
 )
-from topline.storage.datasets.staging import listed_units
+from topline.storage.datasets.writer import listed_units
 from topline.storage.errors import StorageError
-from topline.storage.findings import RESTORE, Finding
 from topline.storage.models import Model, ModelRecord, calibration_files, load_model, published_models
 from topline.storage.models.records import decision_findings, model_log, unfinished_models
+from topline.storage.records import RESTORE, Finding
 from topline.storage.runs import check_history, read_run, run_names
 from topline.storage.runs.checkpoints import (
     KEPT,
@@ -30,13 +30,11 @@ from topline.storage.runs.checkpoints import (
     stray_folders,
 )
 from topline.storage.runs.history import history_path
-from topline.storage.runs.records import RUNS
-from topline.storage.runs.sweeps import sweep_findings
+from topline.storage.runs.records import RUNS, sweep_findings
 from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, UNITS, UNITS_LIST
 from topline.storage.stores import Store, check_files
 from topline.storage.stores.local import PARTIAL
-from topline.storage.stores.numbered_folders import TOMBSTONE
-from topline.storage.stores.sealed import unsealed
+from topline.storage.stores.sealed import TOMBSTONE, unsealed
 from topline.storage.stores.urls import join
 
 #: Folders whose number `begun.json` reserves, and sealed records that no other check opens.

@@ -56,11 +56,9 @@ MANY_PARAMETERS: Final = {
 
 #: Modules that one other module imports, the face of their room aside, by why they stand alone.
 ONE_IMPORTER: Final = {
-    "One file a command of the command line, and the application that gathers them.": {
-        "topline.pipeline.cli.app",
+    "One file for the commands of a kind.": {
         "topline.pipeline.cli.display",
         "topline.pipeline.cli.keeping",
-        "topline.pipeline.cli.looking",
         "topline.pipeline.cli.making",
         "topline.pipeline.cli.using",
     },
@@ -72,9 +70,7 @@ ONE_IMPORTER: Final = {
         "topline.pipeline.backbones.timm",
         "topline.pipeline.export.onnx",
         "topline.pipeline.images.tables",
-    },
-    "Formulas of the certificate, which must reach no solver.": {
-        "topline.pipeline.certification.kernels",
+        "topline.pipeline.readers.arrays",
     },
     "What an entry point or a command begins with: it is imported when it is asked for.": {
         "topline.flows.deploying",
@@ -85,7 +81,7 @@ ONE_IMPORTER: Final = {
     "A subject of its own: a reader of foreign files, a server, pictures, a calculation.": {
         "topline.pipeline.backbones.torch_weights",
         "topline.pipeline.inspection.duplicates",
-        "topline.pipeline.training.executor",
+        "topline.pipeline.training.kernel_training",
     },
 }
 

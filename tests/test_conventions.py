@@ -224,7 +224,7 @@ def test_readme_begins_with_two_commands_of_one_line(block: int) -> None:
 
 
 def test_the_guide_lists_the_commands_that_exist() -> None:
-    from topline.pipeline.cli.app import app
+    from topline.pipeline.cli.entry import app
 
     there = {command.name for command in app.registered_commands}
     for group in app.registered_groups:

@@ -7,5 +7,5 @@ models.
 
 from __future__ import annotations
 
-from topline.pipeline.certification.average_top_k import CUT_POINTS, CUT_SHARES, DUAL_W
 from topline.pipeline.certification.recompute import Certificate, certify, objective
+from topline.pipeline.certification.sums import CUT_POINTS, CUT_SHARES, DUAL_W

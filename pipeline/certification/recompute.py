@@ -27,17 +27,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.certification.average_top_k import (
+from topline.pipeline.certification.formulas import certified_loss
+from topline.pipeline.certification.sums import (
     CUT_POINTS,
     CUT_SHARES,
     CUTS,
     DUAL_W,
+    FEASIBLE,
+    PRECOMPUTED,
+    CertificateSums,
+    KernelRows,
+    Parts,
     add_top,
     passes,
+    unit_rows,
 )
-from topline.pipeline.certification.formulas import certified_loss
-from topline.pipeline.certification.kernels import PRECOMPUTED, KernelRows, Parts, unit_rows
-from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
 from topline.pipeline.errors import CertificateMismatchError
 from topline.pipeline.options.problem import top_count
 from topline.pipeline.progress import Progress, begin

@@ -1,15 +1,33 @@
-"""Sums over the training rows for certificates, in float64, independent of the solvers."""
+"""Sums over the training rows for certificates, in float64, independent of the solvers.
+
+*Kernels.*  With C = A / (lam n), the scores of a row x are sum_j k(x, x_j) c_j over the rows with c_j != 0,
+and |W|^2 is the sum of <c_i, scores of x_i>: the sums of a linear model with the scores as features and
+identity weights.  Rows and coefficients are read in parts.
+
+*The average top-k risk*, from W and the points at which training found its vertices.  Let Phi_i(V) be the
+losses at a point V, p_i = 1/k for the k largest (the last perhaps a fraction of it) and 0 for others, and
+u_i = -grad Phi_i(V).  Then the rows p_i u_i and p are dual feasible for any V, and since the dual is concave,
+any points V_t with weights w_t >= 0 that sum to at most 1 bound the risk's optimum:
+
+    D = sum_t w_t sum_i p_ti (-Phi*(-u_ti)) - lam/2 |W_D|^2,   W_D = (1/lam) sum_t w_t sum_i p_ti x_i u_ti^T
+
+Source: Fan et al., NIPS 2017, lemma 1; the dual is derived from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
-from topline.pipeline.certification.formulas import CertifiedLoss, envelope, penalties
+from topline.pipeline.certification.formulas import CertifiedLoss, RankedLoss, envelope, penalties
+from topline.pipeline.errors import InputError
 
 # Dual rows are convex combinations of vertices, in the precision of their array.
 FEASIBLE = {8: 1e-9, 4: 2e-5}
@@ -104,3 +122,234 @@ def _row_slices(scores: NDArray[np.float64]) -> Iterator[slice]:
     step = max(1, _SCORE_BYTES // scores[:1].nbytes) if scores.size else 1
     for start in range(0, len(scores), step):
         yield slice(start, start + step)
+
+
+Array: TypeAlias = NDArray[np.float64]
+#: A pass over the training rows: features (r, d), labels (r,) and an unused value.
+Pass: TypeAlias = Callable[[], Iterator[tuple[Any, NDArray[Any], Any]]]
+
+# Arrays of a stored model: the points (T, d, m) of training's vertices, and their shares (T,).
+CUT_POINTS, CUT_SHARES = "cut_points", "cut_shares"
+# Basis of a certificate with stored cuts.
+CUTS = "W and its cuts"
+# Without cuts: the W of the dual point (d, m), if it is not the model's.
+DUAL_W = "dual_W"
+# Bytes of losses of several points in memory at once.
+_LOSS_BYTES = 1 << 26
+
+
+def top_weights(losses: Array, k: float) -> Array:
+    """Return p (n,): 1/k for the k largest losses (first among equals), the fraction left for the next."""
+    p = np.zeros(len(losses))
+    count = min(math.ceil(k), len(losses))
+    order = np.argsort(-losses, kind="stable")[:count]
+    p[order] = np.clip(k - np.arange(count), 0.0, 1.0) / k
+    return p
+
+
+def add_top(
+    sums: CertificateSums, k: float, n: int, tiles: Pass, W: Array, points: Array, shares: Array
+) -> None:
+    """Add the risk of k losses at W (d, m), and the dual point of `points` (T, d, m) and `shares` (T,)."""
+    at_W = _largest_losses(sums, k, n, tiles, W[None])[0]
+    sums.rows, sums.loss_sum = n, n * float(top_weights(at_W, k) @ at_W)
+    together = _points_at_once(n)
+    for first in range(0, len(points), together):
+        group = slice(first, first + together)
+        losses = _largest_losses(sums, k, n, tiles, points[group])
+        # Sums of n p_i, as those of other risks.
+        weights = [n * share * top_weights(row, k) for share, row in zip(shares[group], losses, strict=True)]
+        _add_vertices(sums, tiles, points[group], weights)
+
+
+def passes(points: int, n: int, *, smoothed: bool) -> int:
+    """Return the number of passes of `add_top`."""
+    groups = -(-points // _points_at_once(n))
+    of_losses = 2 if smoothed else 1
+    return of_losses + groups * (of_losses + 1)
+
+
+def _points_at_once(n: int) -> int:
+    return max(1, _LOSS_BYTES // (8 * n))
+
+
+def _largest_losses(sums: CertificateSums, k: float, n: int, tiles: Pass, points: Array) -> Array:
+    """Return each row's loss at each point, (T, n); -1 for rows that are not among the k largest.
+
+    An envelope lies below its loss by at most gamma radius^2: only rows that may be among the largest are
+    evaluated.
+    """
+    everyone = np.ones((len(points), n), dtype=bool)
+    losses = _losses(sums.loss.values, tiles, points, everyone)
+    if sums.gamma == 0.0:
+        return losses
+    slack = sums.gamma * sums.loss.radius**2 if isinstance(sums.loss, RankedLoss) else np.inf
+    least = -np.partition(-losses, math.ceil(k) - 1, axis=1)[:, math.ceil(k) - 1]
+
+    def smoothed(scores: Array, y: NDArray[Any]) -> Array:
+        return envelope(sums.loss, scores, y, sums.gamma, sums.gamma_own)
+
+    return _losses(smoothed, tiles, points, losses >= least[:, None] - slack)
+
+
+def _losses(
+    values: Callable[[Array, NDArray[Any]], Array], tiles: Pass, points: Array, wanted: NDArray[np.bool_]
+) -> Array:
+    """Return the values of the wanted rows at each point, (T, n), and -1 for others."""
+    losses, start = np.full(wanted.shape, -1.0), 0
+    for X, y, _ in tiles():
+        for t, point in enumerate(points):
+            chosen = np.flatnonzero(wanted[t, start : start + len(y)])
+            if len(chosen):
+                rows = X if len(chosen) == len(y) else X[chosen]
+                losses[t, start + chosen] = values(np.asarray(rows @ point), y[chosen])
+        start += len(y)
+    return losses
+
+
+def _add_vertices(sums: CertificateSums, tiles: Pass, points: Array, weights: list[Array]) -> None:
+    """Add the vertices at each point of the rows with a weight there."""
+    start = 0
+    for X, y, _ in tiles():
+        for point, of_point in zip(points, weights, strict=True):
+            here = of_point[start : start + len(y)]
+            chosen = np.flatnonzero(here)
+            if not len(chosen):
+                continue
+            rows, labels, p = X[chosen], y[chosen], here[chosen]
+            U = sums.loss.gradient(np.asarray(rows @ point), labels, sums.gamma, sums.gamma_own)
+            sums.product += np.asarray(rows.T @ (U * p[:, None]))
+            sums.conjugate += float(p @ sums.loss.conjugate(U, labels))
+            sums.penalty += float(p @ penalties(U, labels, sums.gamma, sums.gamma_own))
+        start += len(y)
+
+
+# The kernel whose values the rows hold.
+PRECOMPUTED = "precomputed"
+
+# Bytes of kernel values in memory at once.
+TILE_BYTES = 1 << 25
+# Distances from inner products have this error relative to |x|^2 + |y|^2; where it moves an exponent by more
+# than FINE, they are computed from differences, unless the value vanishes anyway.
+ROUNDING, FINE, VANISHES = 8.0 * float(np.finfo(np.float64).eps), 1e-9, 50.0
+
+
+class Parts:
+    """Parts of the rows that carry a model; those beyond `room` bytes are read again each time."""
+
+    def __init__(self, read: Callable[[int], tuple[Any, Array]], count: int, room: int) -> None:
+        self._read, self._count, self._room = read, count, room
+        self._held: list[tuple[Any, Array]] = []
+
+    def __iter__(self) -> Iterator[tuple[Any, Array]]:
+        yield from self._held
+        for number in range(len(self._held), self._count):
+            rows, C = self._read(number)
+            self._room -= 8 * (rows.shape[0] * rows.shape[1] + C.size)
+            if self._room > 0 and number == len(self._held):
+                self._held.append((rows, C))
+            yield rows, C
+
+
+@dataclass(frozen=True, eq=False)
+class KernelRows:
+    """The rows (s, d) in float64 that carry a model, with their coefficients (s, m), in parts."""
+
+    record: Mapping[str, Any]
+    parts: Iterable[tuple[Any, Array]]
+    m: int
+
+    def scores(self, X: Any) -> Array:
+        """Return the scores (r, m) of rows X (r, d); raise `InputError` for an unknown kernel."""
+        scores = np.zeros((X.shape[0], self.m))
+        for rows, C in self.parts:
+            step = max(1, TILE_BYTES // (8 * max(1, rows.shape[0])))
+            for start in range(0, X.shape[0], step):
+                tile = slice(start, start + step)
+                scores[tile] += kernel_values(self.record, X[tile], rows) @ C
+        return scores
+
+
+def kernel_values(record: Mapping[str, Any], X: Any, Y: Any) -> Array:
+    """Return k(x, y) of rows X and Y in float64; raise `InputError` for an unknown kernel."""
+    parameters = dict(record)
+    name = parameters.pop("name", None)
+    if name not in KERNELS:
+        raise InputError(f"the kernel {name!r} is not known here: the known ones are {sorted(KERNELS)}")
+    return np.asarray(KERNELS[name](X, Y, **parameters), dtype=np.float64)
+
+
+def unit_rows(numbers: NDArray[np.int64], n: int) -> Any:
+    """Return the rows of these numbers of the n x n identity matrix."""
+    ones = np.ones(len(numbers))
+    return sparse.csr_matrix((ones, numbers, np.arange(len(numbers) + 1)), shape=(len(numbers), n))
+
+
+def _linear(X: Any, Y: Any) -> Array:
+    products: Any = X @ Y.T
+    return np.asarray(products.toarray() if hasattr(products, "toarray") else products, dtype=np.float64)
+
+
+def _rbf(X: Any, Y: Any, gamma: float) -> Array:
+    left, right = _squares(X), _squares(Y)
+    squares = _linear(X, Y)
+    squares *= 2.0
+    np.subtract(left[:, None] + right, squares, out=squares)
+    if gamma * ROUNDING * (left.max(initial=0.0) + right.max(initial=0.0)) > FINE:
+        _take_differences(X, Y, gamma, ROUNDING * (left[:, None] + right), squares)
+    np.maximum(squares, 0.0, out=squares)
+    squares *= -gamma
+    return np.asarray(np.exp(squares, out=squares))
+
+
+def _take_differences(X: Any, Y: Any, gamma: float, rounding: Array, squares: Array) -> None:
+    """Replace relevant squared distances with too much rounding, in place."""
+    wrong = np.argwhere((gamma * rounding > FINE) & (gamma * (squares - rounding) < VANISHES))
+    for i in np.unique(wrong[:, 0]):
+        near = wrong[wrong[:, 0] == i, 1]
+        squares[i, near] = _squares(Y[near] - X[np.full(len(near), i)])
+
+
+def _squares(X: Any) -> Array:
+    squares: Any = X.multiply(X) if hasattr(X, "multiply") else np.square(X)
+    return np.asarray(squares.sum(axis=1), dtype=np.float64).ravel()
+
+
+def _chi2(X: Any, Y: Any, gamma: float) -> Array:
+    from sklearn.metrics.pairwise import additive_chi2_kernel  # scikit-learn takes a second to import
+
+    return np.asarray(np.exp(gamma * additive_chi2_kernel(X, Y)))
+
+
+def _laplacian(X: Any, Y: Any, gamma: float) -> Array:
+    from sklearn.metrics.pairwise import manhattan_distances
+
+    return np.asarray(np.exp(-gamma * manhattan_distances(X, Y)))
+
+
+def _intersection(X: Any, Y: Any) -> Array:
+    # min(x, y) = (x + y - |x - y|) / 2 for non-negative features.
+    from sklearn.metrics.pairwise import manhattan_distances
+
+    return np.asarray(0.5 * (X.sum(axis=1)[:, None] + Y.sum(axis=1) - manhattan_distances(X, Y)))
+
+
+def _groups(X: Any, Y: Any, groups: Iterable[Mapping[str, Any]]) -> Iterable[Array]:
+    for group in groups:
+        features = slice(group["start"], group["stop"])
+        yield group["weight"] * kernel_values(group["kernel"], X[:, features], Y[:, features])
+
+
+# Formula of each kernel, by its name in a model's record.
+KERNELS: dict[str, Callable[..., Array]] = {
+    "linear": _linear,
+    "rbf": _rbf,
+    "polynomial": lambda X, Y, degree, gamma, coef0: (gamma * _linear(X, Y) + coef0) ** degree,
+    "chi2": _chi2,
+    "laplacian": _laplacian,
+    "intersection": _intersection,
+    "sum": lambda X, Y, groups: reduce(np.add, _groups(X, Y, groups)),
+    "product": lambda X, Y, groups: reduce(np.multiply, _groups(X, Y, groups)),
+    # X holds the values with all training rows, and Y selects some of them by rows of the identity.
+    PRECOMPUTED: _linear,
+}

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from topline.pipeline.cli.exits import INTERRUPTED, TERMINATED
+from topline.pipeline.cli.table import INTERRUPTED, TERMINATED
 from topline.pipeline.interrupts import StopFlag, stop_on_signals, terminate_as_interrupt
 
 

@@ -25,8 +25,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from topline.pipeline.cli.exits import SUCCESS, error_facts, exit_code, sentence
-from topline.pipeline.cli.table import visible
+from topline.pipeline.cli.table import SUCCESS, error_facts, exit_code, sentence, visible
 from topline.pipeline.errors import InputError, MissingExtraError, NotStoredError
 from topline.pipeline.options import SECTIONS, build, load_sections
 

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from topline.pipeline.cli.command import Call, ModelArgument, Outcome, find_model, measuring
-from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
-from topline.pipeline.cli.table import counted, facts, following, metrics_line, table
+from topline.pipeline.cli.table import (
+    SHORT_OF_TOLERANCE,
+    SUCCESS,
+    counted,
+    facts,
+    following,
+    metrics_line,
+    table,
+)
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import (
     ClusterConfig,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from topline.pipeline.cli.command import Call, ModelArgument, Outcome, StoreOption, find_model, measuring
-from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
-from topline.pipeline.cli.table import facts, following, table
+from topline.pipeline.cli.table import SHORT_OF_TOLERANCE, SUCCESS, facts, following, table
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import RUN_STORE, EvaluateConfig, PromotionRule
 from topline.solvers.counts import how_many

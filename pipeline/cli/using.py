@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from topline.pipeline.cli.command import Call, ModelArgument, Outcome, find_model
-from topline.pipeline.cli.exits import FAILURE, SUCCESS
-from topline.pipeline.cli.table import facts, following, table, visible
+from topline.pipeline.cli.table import FAILURE, SUCCESS, facts, following, table, visible
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.export import chosen_format
 from topline.pipeline.options import (

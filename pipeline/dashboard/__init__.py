@@ -7,6 +7,6 @@ and `dashboard.dask_page` adds a page to Dask's own.
 
 from __future__ import annotations
 
-from topline.pipeline.dashboard.monitoring import store_status
 from topline.pipeline.dashboard.pages import write_page
 from topline.pipeline.dashboard.server import serve_dashboard
+from topline.pipeline.dashboard.store_follower import store_status

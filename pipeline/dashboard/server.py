@@ -29,7 +29,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from topline.pipeline.dashboard.models import report_path, sweep_parts
-from topline.pipeline.dashboard.monitoring import health, metrics_text
 from topline.pipeline.dashboard.overview import numbers
 from topline.pipeline.dashboard.pages import (
     model_page,
@@ -41,7 +40,7 @@ from topline.pipeline.dashboard.pages import (
     runs_page,
     sweep_page,
 )
-from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.dashboard.store_follower import StoreFollower, health, metrics_text
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import DASHBOARD_PORT
 from topline.pipeline.pages import Live, Page, message_page

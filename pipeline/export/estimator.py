@@ -21,7 +21,7 @@ from topline.solvers.core.state import Status
 from topline.solvers.estimators.topk import TopKClassifier
 from topline.solvers.losses import loss_from_dict
 from topline.storage.errors import StorageError
-from topline.storage.fingerprint import digest_bytes, seal, unseal
+from topline.storage.records import digest_bytes, seal, unseal
 from topline.storage.schema import ESTIMATOR_ENCODING, check_encoding, encoding
 
 RECORD = "estimator.json"

@@ -10,13 +10,13 @@ from typing import Any
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.images.decoding import Pixels, decode
-from topline.pipeline.images.folders import list_folder
 from topline.pipeline.images.items import (
     ARCHIVE_SUFFIXES,
     IMAGE_SUFFIXES,
     ImageItem,
     ImageListing,
     Wanted,
+    list_folder,
     printable,
     with_file_stats,
 )

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topline.pipeline.errors import ImageRejectedError, InputError
-from topline.pipeline.images.folders import lie_in_splits
 from topline.pipeline.images.items import (
     IMAGE_SUFFIXES,
     ImageItem,
     ImageListing,
     Wanted,
     is_hidden,
+    lie_in_splits,
     printable,
     resolve_inside,
     with_file_stats,

@@ -7,9 +7,14 @@ by content or id, and continue where they were interrupted.  Prediction describe
 
 from __future__ import annotations
 
-from topline.pipeline.ingest.earlier import Changes, changes_between
-from topline.pipeline.ingest.editing import Edits, edited_dataset, newest_edited, tell_edits, with_edits_of
+from topline.pipeline.ingest.editing import (
+    Edits,
+    edited_dataset,
+    forget,
+    newest_edited,
+    tell_edits,
+    with_edits_of,
+)
 from topline.pipeline.ingest.extraction import ExtractResult, extract, names_line
-from topline.pipeline.ingest.forgetting import forget
 from topline.pipeline.ingest.importing import ImportResult, import_features
-from topline.pipeline.ingest.unit import Describer, ImageRow, open_backbone
+from topline.pipeline.ingest.unit import Changes, Describer, ImageRow, changes_between, open_backbone

@@ -26,7 +26,6 @@ from topline.pipeline.backbones import (
 )
 from topline.pipeline.errors import ClusterError, ConfigError, RejectedShareError
 from topline.pipeline.images import ImageItem, ImageListing, Wanted, list_images, sorted_names
-from topline.pipeline.ingest.earlier import KnownImages, known_images, row_order
 from topline.pipeline.ingest.splits import (
     CONTENT_RULE,
     HeldOut,
@@ -36,7 +35,15 @@ from topline.pipeline.ingest.splits import (
     recorded_splits,
     with_splits,
 )
-from topline.pipeline.ingest.unit import Describer, StoppedError, UnitContext, Units
+from topline.pipeline.ingest.unit import (
+    Describer,
+    KnownImages,
+    StoppedError,
+    UnitContext,
+    Units,
+    known_images,
+    row_order,
+)
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
 from topline.pipeline.options import ClusterConfig, ExtractConfig
 from topline.pipeline.progress import Progress, advance, begin
@@ -54,7 +61,7 @@ from topline.storage.datasets import (
     with_labels_and_splits,
 )
 from topline.storage.errors import NotFoundError
-from topline.storage.fingerprint import digest_json
+from topline.storage.records import digest_json
 from topline.storage.stores import Store, open_store
 
 if TYPE_CHECKING:

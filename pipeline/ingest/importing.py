@@ -42,7 +42,7 @@ from topline.pipeline.readers import (
 )
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetWriter, empty_manifest
-from topline.storage.fingerprint import digest_json
+from topline.storage.records import digest_json
 from topline.storage.stores import open_store
 
 logger = logging.getLogger(__name__)

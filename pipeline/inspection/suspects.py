@@ -21,7 +21,7 @@ from topline.pipeline.pages import Column, Table, count, csv_url, make_page, per
 from topline.pipeline.prediction.files import table_writer
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import CachedRows, StoredModel, TrainingRows
-from topline.pipeline.sweep.folds import stratified_folds
+from topline.pipeline.sweep.plan import stratified_folds
 from topline.pipeline.training import spec_of_model
 from topline.solvers.calibration import share_interval
 from topline.solvers.inspection import (

@@ -6,7 +6,19 @@ of a training run into its loss and risk.  Importing the room compiles nothing, 
 
 from __future__ import annotations
 
-from topline.pipeline.options.config import SECTIONS, as_words, build, load_sections
+from topline.pipeline.options.config import (
+    SECTIONS,
+    JobOptions,
+    PromotionRule,
+    PruneConfig,
+    RetrainConfig,
+    RetrainOptions,
+    RunConfig,
+    as_words,
+    build,
+    load_sections,
+    refuse_label_sets,
+)
 from topline.pipeline.options.ingest import (
     BackboneConfig,
     ExportConfig,
@@ -19,15 +31,6 @@ from topline.pipeline.options.ingest import (
     PredictConfig,
     SplitConfig,
     SuggestConfig,
-)
-from topline.pipeline.options.jobs import (
-    JobOptions,
-    PromotionRule,
-    PruneConfig,
-    RetrainConfig,
-    RetrainOptions,
-    RunConfig,
-    refuse_label_sets,
 )
 from topline.pipeline.options.sweep import Cell, KernelChoice, Rule, SweepConfig, Variant
 from topline.pipeline.options.train import (

@@ -11,9 +11,9 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.ingest import (
@@ -24,9 +24,159 @@ from topline.pipeline.options.ingest import (
     PredictConfig,
     SuggestConfig,
 )
-from topline.pipeline.options.jobs import JobOptions, PromotionRule, PruneConfig, RetrainOptions
 from topline.pipeline.options.sweep import SweepConfig
-from topline.pipeline.options.train import ClusterConfig, EvaluateConfig, SearchConfig, TrainConfig
+from topline.pipeline.options.train import (
+    RUN_STORE,
+    ClusterConfig,
+    EvaluateConfig,
+    NonEmpty,
+    Options,
+    SearchConfig,
+    TrainConfig,
+)
+
+if TYPE_CHECKING:
+    from topline.storage.models import ModelRecord
+
+
+class JobOptions(Options):
+    """Where everything goes; the section [run] of a configuration file."""
+
+    store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and reports")
+    report: Path | None = Field(default=None, description="Report to write (default: in the store)")
+    training_sizes: bool | None = Field(
+        default=None,
+        description="Say in the report whether more images would help, by training on parts of them"
+        " (default: if that is cheap)",
+    )
+
+
+class RunConfig(JobOptions):
+    """The whole job: its own options, and those of its steps, whose `store` it replaces.
+
+    Without images it takes the digits that come with scikit-learn.
+    """
+
+    extract: ExtractConfig = Field(default=ExtractConfig(), description="How images become features")
+    search: SearchConfig = Field(default=SearchConfig(), description="What is searched before it is trained")
+    train: TrainConfig = Field(default=TrainConfig(), description="How the classifier is trained")
+    evaluate: EvaluateConfig = Field(default=EvaluateConfig(), description="What is measured of it")
+
+
+class PromotionRule(Options):
+    """When a challenger becomes champion: every condition must hold; an empty limit is no condition."""
+
+    k: int | None = Field(
+        default=None, ge=1, description="k of the top-k accuracy that decides (default: the loss's k)"
+    )
+    metric: str | None = Field(
+        default=None, description="Metric that decides instead, by its name in evaluation records"
+    )
+    least_gain: float = Field(
+        default=0.0, ge=-1.0, le=1.0, description="Required gain in accuracy; a negative one allows a loss"
+    )
+    confidence: float = Field(
+        default=0.95, gt=0.0, lt=1.0, description="Confidence level of the gain's interval"
+    )
+    prove_gain: bool = Field(
+        default=False, description="The interval's lower end must reach the gain, not the estimate alone"
+    )
+    need_certificate: bool = Field(default=True, description="Only a certified model is promoted")
+    basis: Literal["A", "W", "any"] = Field(
+        default="any",
+        description="What its certificate must come from: A, dual variables that are stored; W, those or the"
+        " weights alone; any, also sums that the training run stored",
+    )
+    most_feature_drift: float | None = Field(
+        default=0.25, ge=0.0, description="Largest mean population stability index of the features"
+    )
+    most_balance_change: float | None = Field(
+        default=0.2, ge=0.0, le=1.0, description="Largest total variation of the class shares"
+    )
+
+    most_domain_auc: float | None = Field(
+        default=None,
+        ge=0.5,
+        le=1.0,
+        description="Largest ROC area of a classifier that tells new rows from the champion's",
+    )
+    on_class_changes: Literal["compare-common", "count-misses", "refuse"] = Field(
+        default="compare-common",
+        description="If a class was added, removed, renamed or merged: compare on the classes that both"
+        " models know, count rows of a class that one does not know as its misses, or refuse a challenger"
+        " that lacks a class of the champion",
+    )
+    least_rows: float = Field(
+        default=0.5,
+        ge=0.0,
+        le=1.0,
+        description="Training and held-out rows needed, as a share of the champion's",
+    )
+    widest_interval: float | None = Field(
+        default=None, gt=0.0, description="Widest interval of the gain, from end to end, to decide by"
+    )
+    least_common: float = Field(
+        default=0.5, ge=0.0, le=1.0, description="Share of the champion's classes that must still be there"
+    )
+
+    def metric_for(self, record: ModelRecord) -> str:
+        """Return the name of the deciding metric: by default top-k of the loss's k, if below m."""
+        if self.metric is not None:
+            return self.metric
+        k = self.k or max(1, min(int(record.loss.get("k") or 1), record.m - 1))
+        return f"top-{k}"
+
+
+class PruneConfig(Options):
+    """What stays in a store; the section [prune] of a configuration file."""
+
+    keep: int = Field(
+        default=10, ge=1, description="Newest models, runs, sweeps and datasets to keep, of each kind"
+    )
+    days: float = Field(default=30.0, ge=0.0, description="Keep everything younger than this many days")
+
+
+class RetrainOptions(Options):
+    """Where it happens and what it starts from; the section [retrain] of a configuration file."""
+
+    store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and decisions")
+    start: Literal["last", "champion", "zero"] = Field(
+        default="last", description="Model that training starts from: the last one, the champion or none"
+    )
+    keep_edits: bool = Field(
+        default=True,
+        description="Correct labels and leave rows out as the newest edited version of the dataset does, or"
+        " take labels from the images alone",
+    )
+    overlap: Literal["refuse", "wait"] = Field(
+        default="refuse", description="What to do while another retraining works on the store"
+    )
+    wait_seconds: float = Field(
+        default=3600.0, ge=0.0, description="Longest wait for the other one in seconds, with --overlap wait"
+    )
+    prune: bool = Field(
+        default=False, description="Prune the store after each retraining, by the rule of topline prune"
+    )
+
+
+class RetrainConfig(RetrainOptions):
+    """A retraining: its own options, and those of its steps, whose `store` it replaces."""
+
+    extract: ExtractConfig = Field(default=ExtractConfig(), description="How images become features")
+    train: TrainConfig = Field(default=TrainConfig(), description="How the challenger is trained")
+    promote: PromotionRule = Field(default=PromotionRule(), description="When it becomes champion")
+    retention: PruneConfig = Field(default=PruneConfig(), description="What is kept in the store")
+    split: Literal["val", "test"] = Field(default="test", description="Held-out rows that decide")
+
+
+def refuse_label_sets(images: ExtractConfig) -> None:
+    """Raise `ConfigError` where images have several labels: no rule compares their models yet."""
+    if images.label_separator is not None:
+        raise ConfigError(
+            "--label-separator gives images several labels, and a champion is chosen by top-k accuracy, which"
+            " is for one each: use topline run"
+        )
+
 
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "run": JobOptions,

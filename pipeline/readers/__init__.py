@@ -23,11 +23,13 @@ from topline.pipeline.readers.base import (
 )
 from topline.pipeline.readers.columns import TABLE_SUFFIXES, label_names, read_table
 from topline.pipeline.readers.files import parquet_column, reading
-from topline.pipeline.readers.formats import FORMATS, Parts, open_features
-from topline.pipeline.readers.labels import (
+from topline.pipeline.readers.formats import (
+    FORMATS,
     LabelLists,
+    Parts,
     label_lists,
     label_set_table,
+    open_features,
     read_class_names,
     read_column,
     read_labels,

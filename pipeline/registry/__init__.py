@@ -7,7 +7,6 @@ Their log is in `topline.storage.models.records`.
 
 from __future__ import annotations
 
-from topline.pipeline.registry.comparison import Comparison, compare, measure, settings, summary
 from topline.pipeline.registry.decisions import (
     IMAGES,
     LOUD,
@@ -21,4 +20,12 @@ from topline.pipeline.registry.decisions import (
     rollback,
 )
 from topline.pipeline.registry.drift import SHIFTED
-from topline.pipeline.registry.promotion import Decision, Evidence
+from topline.pipeline.registry.promotion import (
+    Comparison,
+    Decision,
+    Evidence,
+    compare,
+    measure,
+    settings,
+    summary,
+)

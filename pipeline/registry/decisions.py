@@ -17,8 +17,14 @@ from typing import Any, Literal
 from topline.pipeline.errors import GuardError, InputError
 from topline.pipeline.evaluation import row_metric
 from topline.pipeline.progress import Progress
-from topline.pipeline.registry.comparison import feature_misfit, measure
-from topline.pipeline.registry.promotion import Decision, Evidence, PromotionRule, decide
+from topline.pipeline.registry.promotion import (
+    Decision,
+    Evidence,
+    PromotionRule,
+    decide,
+    feature_misfit,
+    measure,
+)
 from topline.pipeline.rows import StoredModel
 from topline.storage.errors import StorageError
 from topline.storage.models import (

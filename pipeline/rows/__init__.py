@@ -7,14 +7,15 @@ frozen class, entered in `TRANSFORMS`.
 
 from __future__ import annotations
 
-from topline.pipeline.rows.examples import (
+from topline.pipeline.rows.partition import (
+    CachedRows,
     ClassWeight,
+    TrainingRows,
     class_of_groups,
     class_weights,
     example_weights,
     require_single_labels,
 )
-from topline.pipeline.rows.partition import CachedRows, TrainingRows
 from topline.pipeline.rows.stored_model import (
     LEARNED,
     LEARNED_LABELS,

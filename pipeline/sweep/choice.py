@@ -20,7 +20,7 @@ from topline.pipeline.options import ClusterConfig, SearchConfig, TrainConfig
 from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import TrainingRows
-from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds, warn_of_unseen_classes
+from topline.pipeline.sweep.plan import FoldSource, fold_data, forget_folds, warn_of_unseen_classes
 from topline.solvers.calibration import fit_probabilities
 from topline.solvers.counts import how_many
 from topline.solvers.run.search import FITS, SECONDS, Found, Goal, Part, Search, Trial

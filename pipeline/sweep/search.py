@@ -1,6 +1,6 @@
 """A sweep: compare C, k, losses and smoothings by cross-validation, only as far as the decision needs.
 
-A round solves every running cell to a smaller relative gap on every fold (`topline.pipeline.sweep.cells`),
+A round solves every running cell to a smaller relative gap on every fold (`topline.pipeline.sweep.race`),
 with each path of C as one task; then `topline.pipeline.sweep.race` decides which cells are finished and which
 can no longer win.  Answers are stored before they count, so that an interrupted sweep continues with the same
 decisions.
@@ -46,11 +46,25 @@ from topline.pipeline.interrupts import terminating, whole_interrupts
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig, TrainConfig
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import CachedRows, TrainingRows, example_weights
-from topline.pipeline.sweep.cells import CellRows, Outcome, Path, Reached, advance_cell
-from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data, forget_folds, stratified_folds
-from topline.pipeline.sweep.plan import SharedMemory, SweepPlan, place_cells, plan_sweep, variant_of
+from topline.pipeline.sweep.plan import (
+    FoldData,
+    FoldSource,
+    SharedMemory,
+    SweepPlan,
+    fold_data,
+    forget_folds,
+    place_cells,
+    plan_sweep,
+    stratified_folds,
+    variant_of,
+)
 from topline.pipeline.sweep.race import (
+    CellRows,
+    Outcome,
+    Path,
+    Reached,
     Standing,
+    advance_cell,
     best_cell,
     contested,
     due,

@@ -7,10 +7,10 @@ process lives, by the heartbeat of `pulse`.
 
 from __future__ import annotations
 
-from topline.pipeline.telemetry.recorder import HistoryRecorder
 from topline.pipeline.telemetry.run_view import (
     EVENTS_SHOWN,
     Forecast,
+    HistoryRecorder,
     RunEvent,
     RunFollower,
     RunView,

@@ -7,13 +7,16 @@ checkpoints from which a run that stopped continues.
 from __future__ import annotations
 
 from topline.pipeline.training.plan import (
+    check_options,
+    checked_spec,
     continued,
     dataset_loss,
     handed_on,
     resolve_options,
     resume_options,
     settings_of_model,
+    spec_of,
+    spec_of_model,
 )
-from topline.pipeline.training.problem_checks import check_options, checked_spec, spec_of, spec_of_model
 from topline.pipeline.training.run import TrainResult, already_solved, resuming, runs_of, unfinished_run
 from topline.pipeline.training.session import Fitted, fit, train

@@ -36,7 +36,7 @@ from topline.solvers.kernels import Kernel, factor, is_precomputed, judged_by_ga
 from topline.storage.arrays import ArrayReader, Span
 from topline.storage.cache import KernelDraft, StoredKernel, cache_key
 from topline.storage.datasets import Dataset, LabelSetTable
-from topline.storage.fingerprint import digest_array
+from topline.storage.records import digest_array
 from topline.storage.schema import SPLITS
 from topline.storage.stores import FileEntry
 

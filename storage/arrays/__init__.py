@@ -6,6 +6,6 @@ variables have their own format, in parts that many processes write concurrently
 
 from __future__ import annotations
 
-from topline.storage.arrays.chunking import ChunkPlan, Span
 from topline.storage.arrays.duals import DualSource, DualWriter, RowBlocks, StoredDuals, from_rows
-from topline.storage.arrays.reader import ArrayReader
+from topline.storage.arrays.groups import ArrayReader
+from topline.storage.arrays.shards import ChunkPlan, Span

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from topline.storage.arrays.shards import ZSTD_LEVEL
 from topline.storage.errors import FormatError
-from topline.storage.fingerprint import canonical_json
+from topline.storage.records import canonical_json
 from topline.storage.schema import DUALS_ENCODING, check_encoding, encoding
 from topline.storage.stores import FileEntry, FileSet, Store
 from topline.storage.stores.files import PackedFile, put_files

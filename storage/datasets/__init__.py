@@ -6,9 +6,8 @@ a `Dataset` reads what was committed.  A committed dataset never changes.
 
 from __future__ import annotations
 
-from topline.storage.datasets.checks import check_dataset
-from topline.storage.datasets.contents import UnitRef
-from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets.contents import MANIFEST_SCHEMA, UnitRef, empty_manifest, with_labels_and_splits
+from topline.storage.datasets.dataset import Dataset, check_dataset
 from topline.storage.datasets.info import (
     Catalog,
     DatasetInfo,
@@ -19,6 +18,4 @@ from topline.storage.datasets.info import (
     remove_dataset,
 )
 from topline.storage.datasets.labels import LabelSetTable, RecordedEdits, RowFacts, digest_of_id
-from topline.storage.datasets.manifest import MANIFEST_SCHEMA, empty_manifest, with_labels_and_splits
-from topline.storage.datasets.staging import discard_staged, staged
-from topline.storage.datasets.writer import CsrDatasetWriter, DatasetWriter
+from topline.storage.datasets.writer import CsrDatasetWriter, DatasetWriter, discard_staged, staged

@@ -8,11 +8,10 @@ from typing import Any
 
 from topline.storage.arrays import ChunkPlan
 from topline.storage.errors import IntegrityError, NotFoundError
-from topline.storage.fingerprint import digest_bytes
-from topline.storage.records import from_fields, now
+from topline.storage.records import digest_bytes, from_fields, now
 from topline.storage.schema import DATASET_ENCODING, REMOVAL_ENCODING, VERSIONS, check_encoding, encoding
 from topline.storage.stores import CommitLog, Store
-from topline.storage.stores.numbered_folders import TOMBSTONE
+from topline.storage.stores.sealed import TOMBSTONE
 from topline.storage.stores.urls import join
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from topline.storage.errors import FormatError, IntegrityError
-from topline.storage.fingerprint import canonical_json, digest_bytes
+from topline.storage.records import canonical_json, digest_bytes
 from topline.storage.schema import GROUPS, LABEL_DTYPE, NO_LABEL, SPLIT_DTYPE, SPLITS, WEIGHTS
 
 

@@ -29,8 +29,7 @@ from topline.storage.errors import (
     NotFoundError,
     StorageError,
 )
-from topline.storage.findings import RESTORE, Finding
-from topline.storage.records import from_fields, now, plain
+from topline.storage.records import RESTORE, Finding, from_fields, now, plain
 from topline.storage.schema import (
     CALIBRATION_ENCODING,
     DECISION_ENCODING,
@@ -40,9 +39,8 @@ from topline.storage.schema import (
     encoding,
 )
 from topline.storage.stores import CommitLog, FileEntry, FileSet, Store, open_store, split_url
-from topline.storage.stores.holds import alone_with, hold_while
-from topline.storage.stores.numbered_folders import TOMBSTONE, NumberedFolders, bury
-from topline.storage.stores.sealed import unsealed
+from topline.storage.stores.lease import alone_with, hold_while
+from topline.storage.stores.sealed import TOMBSTONE, NumberedFolders, bury, unsealed
 from topline.storage.stores.urls import join
 
 _MODELS = NumberedFolders("models", "m")

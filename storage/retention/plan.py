@@ -19,7 +19,7 @@ from topline.storage.cache import StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, DatasetInfo, UnitRef, read_catalog, remove_dataset
 from topline.storage.datasets.contents import PRUNE_LEASE
 from topline.storage.datasets.info import Catalog, writers_folder
-from topline.storage.datasets.staging import listed_units
+from topline.storage.datasets.writer import listed_units
 from topline.storage.errors import FormatError, IntegrityError, NotFoundError, StorageError
 from topline.storage.models import (
     DecisionRecord,
@@ -32,14 +32,12 @@ from topline.storage.models import (
 )
 from topline.storage.models.records import deleted_models, model_folder
 from topline.storage.runs import RunRecord, list_runs, run_names
-from topline.storage.runs.records import RUNS
-from topline.storage.runs.sweeps import SWEEPS, list_sweeps, sweep_folder
+from topline.storage.runs.records import RUNS, SWEEPS, list_sweeps, sweep_folder
 from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, STAGING, UNITS
 from topline.storage.stores import Lease, Store, held_lease
-from topline.storage.stores.holds import alone_with
+from topline.storage.stores.lease import alone_with
 from topline.storage.stores.local import PARTIAL, LocalStore
-from topline.storage.stores.numbered_folders import TOMBSTONE, bury, delete_inside
-from topline.storage.stores.sealed import unsealed
+from topline.storage.stores.sealed import TOMBSTONE, bury, delete_inside, unsealed
 from topline.storage.stores.urls import join
 
 

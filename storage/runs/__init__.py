@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from topline.storage.runs.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
 from topline.storage.runs.history import HistoryReader, HistoryWriter, check_history, finish_run, read_history
-from topline.storage.runs.lock import RunLock, run_lock
-from topline.storage.runs.records import RunRecord, create_run, list_runs, read_run, run_names
-from topline.storage.runs.sweeps import (
+from topline.storage.runs.records import (
+    RunLock,
+    RunRecord,
     SweepRecord,
     add_answer,
+    create_run,
     create_sweep,
     finish_sweep,
+    list_runs,
     list_sweeps,
     read_answers,
+    read_run,
     read_sweep,
+    run_lock,
+    run_names,
     sweep_folder,
 )

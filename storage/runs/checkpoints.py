@@ -14,8 +14,7 @@ from topline.storage.arrays import DualSource, StoredDuals
 from topline.storage.arrays.groups import ArrayGroup, discard_group, whole_or_nothing, write_group
 from topline.storage.errors import IntegrityError, MismatchError, NotFoundError, StorageError
 from topline.storage.records import now, plain
-from topline.storage.runs.lock import RunLock
-from topline.storage.runs.records import RUNS
+from topline.storage.runs.records import RUNS, RunLock
 from topline.storage.schema import CHECKPOINT_ENCODING, encoding
 from topline.storage.stores import FileSet, Store
 from topline.storage.stores.sealed import put_own, read_record, write_record

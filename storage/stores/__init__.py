@@ -9,11 +9,10 @@ from __future__ import annotations
 from topline.storage.errors import LeaseHeldError
 from topline.storage.stores.base import Store
 from topline.storage.stores.commit_log import CommitLog
-from topline.storage.stores.factory import open_store
 from topline.storage.stores.files import FileEntry, FileSet, check_files
-from topline.storage.stores.holds import Clock, wait_for_lock
 from topline.storage.stores.lease import (
     DEFAULT_TERMS,
+    Clock,
     Lease,
     LeaseLostError,
     LeaseTerms,
@@ -21,6 +20,7 @@ from topline.storage.stores.lease import (
     held_lease,
     holder,
     tenant,
+    wait_for_lock,
 )
-from topline.storage.stores.objects import repeated_requests
+from topline.storage.stores.objects import open_store, repeated_requests
 from topline.storage.stores.urls import masked, parse_url, split_url

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topline.storage.errors import ConflictError, IntegrityError, NotFoundError, StorageError
-from topline.storage.findings import RESTORE, Finding
-from topline.storage.fingerprint import digest_json
+from topline.storage.records import RESTORE, Finding, digest_json
 from topline.storage.stores.base import Store
 from topline.storage.stores.sealed import marked, put_marked, sealed, unsealed
 from topline.storage.stores.urls import join

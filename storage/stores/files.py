@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from topline.storage.errors import FormatError, IntegrityError, NotFoundError, StorageError
-from topline.storage.findings import Finding
-from topline.storage.fingerprint import canonical_json, digest_bytes
+from topline.storage.records import Finding, canonical_json, digest_bytes
 from topline.storage.stores.base import Store
 from topline.storage.stores.urls import clean_path, join
 

@@ -1,4 +1,4 @@
-"""Stores behind fsspec: memory:// within a process, s3:// and gs:// with their drivers."""
+"""Stores behind fsspec (memory://, s3:// and gs:// with their drivers), and opening any store by its URL."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from topline.storage.errors import (
@@ -21,8 +22,8 @@ from topline.storage.errors import (
     UnsupportedURLError,
 )
 from topline.storage.stores.base import Names, Store
-from topline.storage.stores.local import PARTIAL
-from topline.storage.stores.urls import StoreURL, join
+from topline.storage.stores.local import PARTIAL, LocalStore
+from topline.storage.stores.urls import StoreURL, join, parse_url
 
 logger = logging.getLogger(__name__)
 
@@ -252,3 +253,24 @@ def _load(name: str) -> type[Exception]:
     module, _, attribute = name.partition(":")
     found: type[Exception] = getattr(importlib.import_module(module), attribute)
     return found
+
+
+def open_store(url: str | Path, *, create: bool = False) -> Store:
+    """Return the store at `url`: a local path, or a file://, memory://, s3:// or gs:// URL.
+
+    With `create`, a local folder that does not exist is made; without, it is a `NotFoundError`.  Raises
+    `UnsupportedURLError` if it is not a store's address, `MissingExtraError` if s3fs or gcsfs is missing.
+
+    >>> from topline import open_store
+    >>> store = open_store("memory://example")
+    >>> store.put_if_absent("notes/one.txt", b"the first")
+    True
+    >>> store.put_if_absent("notes/one.txt", b"the second")
+    False
+    >>> store.list("notes"), store.read_bytes("notes/one.txt")
+    (['one.txt'], b'the first')
+    """
+    address = parse_url(str(url))
+    if address.scheme == "file":
+        return LocalStore(Path(address.root), create=create)
+    return ObjectStore(address)

@@ -1,17 +1,21 @@
-"""Sealed records: JSON objects that contain their own digest and place and, with a key, a signature."""
+"""Sealed records, which hold their own digest and place and, with a key, a signature; and numbered folders.
+
+Of the folders (models/m0001, runs/r0001) each number goes to one of any concurrent writers.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import os
+import re
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from topline.storage.errors import IntegrityError, NotFoundError
-from topline.storage.fingerprint import canonical_json, seal, unseal
-from topline.storage.records import plain
+from topline.storage.errors import ConflictError, IntegrityError, NotFoundError
+from topline.storage.records import canonical_json, from_fields, now, plain, seal, unseal
 from topline.storage.schema import check_encoding, encoding
 from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
@@ -90,3 +94,136 @@ def unsealed(store: Store, path: str) -> dict[str, Any]:
 
 def _signature(body: Mapping[str, Any], key: str) -> str:
     return hmac.new(key.encode(), canonical_json(body), hashlib.sha256).hexdigest()
+
+
+T = TypeVar("T")
+
+_TRIES = 10_000
+_RESERVATION = "begun.json"
+_OUTCOME = "outcome.json"
+TOMBSTONE = "deleted.json"
+
+
+def bury(store: Store, folder: str, reason: str) -> str:
+    """Record that a folder must not be used from now on; return when that was first recorded."""
+    stone = join(folder, TOMBSTONE)
+    store.put_if_absent(stone, sealed(stone, {"deleted": now(), "reason": reason}))
+    return str(unsealed(store, stone)["deleted"])
+
+
+def delete_inside(store: Store, folder: str, but: Collection[str]) -> None:
+    """Delete everything in a folder except these names."""
+    for inside in store.list(folder):
+        path = join(folder, inside)
+        if inside not in but:
+            (store.delete if store.exists(path) else store.delete_tree)(path)
+
+
+@dataclass(frozen=True)
+class NumberedFolders:
+    """The folders <folder>/<letter>0001, <letter>0002, ... of a store."""
+
+    folder: str
+    letter: str
+
+    def path(self, name: str, *parts: str) -> str:
+        """Return the path of a folder, or of something in it."""
+        return join(self.folder, name, *parts)
+
+    def names(self, store: Store) -> list[str]:
+        """Return the names of the folders, finished or not, by number."""
+        pattern = re.compile(rf"^{self.letter}(\d{{4,}})$")
+        listed = store.list(self.folder)
+        found = [(int(match.group(1)), name) for name in listed if (match := pattern.match(name))]
+        return [name for _, name in sorted(found)]
+
+    def reserve(self, store: Store) -> str:
+        """Take the next number and return its name; it stays taken even if nothing is stored there."""
+        names = self.names(store)
+        first = int(names[-1][1:]) + 1 if names else 1
+        for number in range(first, first + _TRIES):
+            name = f"{self.letter}{number:04d}"
+            path = self.reservation(name)
+            if put_own(store, path, {"created": now()}):
+                return name
+        raise ConflictError(
+            f"{join(store.url, self.folder)} takes no new entry: too many writers race for it; try again"
+        )
+
+    def reservation(self, name: str) -> str:
+        """Return the path of the file that reserves a name."""
+        return self.path(name, _RESERVATION)
+
+    def remove(self, store: Store, name: str, reason: str) -> None:
+        """Remove a folder's files, except those that reserve its number and say why it is gone.
+
+        It becomes invisible at once; calling it again finishes an interrupted removal.
+        """
+        bury(store, self.path(name), reason)
+        delete_inside(store, self.path(name), but=(TOMBSTONE, _RESERVATION))
+
+    def unknown(self, store: Store, name: str) -> NotFoundError:
+        """Return the error for an unknown name, listing the known ones."""
+        names = self.names(store)
+        known = f"it has {', '.join(names[-5:])}" if names else "it has none yet"
+        return NotFoundError(f"{store.url} has no {self.folder.rstrip('s')} {name}; {known}")
+
+
+@dataclass(frozen=True)
+class RecordedFolders(NumberedFolders, Generic[T]):
+    """Numbered folders that each have a sealed record of type `kind`, and an outcome once ended.
+
+    They are read as the dataclass `made`, with `id` the name and `outcome` None before the end.
+    """
+
+    record: str
+    kind: str
+    made: type[T]
+
+    def create(self, store: Store, fields: Mapping[str, Any]) -> str:
+        """Write a new record with `id`, `created` and the fields; concurrent callers get different names."""
+        name = self.reserve(store)
+        write_record(store, self.path(name, self.record), self.kind, {"id": name, "created": now(), **fields})
+        return name
+
+    def recorded(self, store: Store) -> list[str]:
+        """Return the names of the folders that have a record, by number."""
+        return [
+            name
+            for name in self.names(store)
+            if store.exists(self.path(name, self.record)) and not store.exists(self.path(name, TOMBSTONE))
+        ]
+
+    def removed(self, store: Store) -> list[str]:
+        """Return the names of the removed folders."""
+        return [name for name in self.names(store) if store.exists(self.path(name, TOMBSTONE))]
+
+    def all(self, store: Store) -> list[T]:
+        """Return all records."""
+        return [self.read(store, name) for name in self.recorded(store)]
+
+    def read(self, store: Store, name: str) -> T:
+        """Return the record with its outcome; `NotFoundError` listing the known names if there is none."""
+        stone = self.path(name, TOMBSTONE)
+        if store.exists(stone):
+            gone = unsealed(store, stone)
+            what = f"{self.folder.rstrip('s')} {name} was removed from {store.url} at {gone['deleted']}"
+            raise NotFoundError(f"{what}: {gone['reason']}")
+        try:
+            record = read_record(store, self.path(name, self.record), self.kind)
+        except NotFoundError:
+            raise self.unknown(store, name) from None
+        if record.get("id") != name:
+            place = join(store.url, self.path(name, self.record))
+            raise IntegrityError(f"{place} is the record of {record.get('id')}; restore it from a copy")
+        path = self.path(name, _OUTCOME)
+        try:
+            outcome = unsealed(store, path)
+        except NotFoundError:
+            outcome = None
+        return from_fields(self.made, {**record, "outcome": outcome}, join(store.url, self.path(name)))
+
+    def finish(self, store: Store, name: str, outcome: Mapping[str, Any]) -> None:
+        """Write the outcome, replacing an earlier one."""
+        path = self.path(name, _OUTCOME)
+        store.write_bytes(path, sealed(path, {"finished": now(), **outcome}))

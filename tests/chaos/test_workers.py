@@ -331,7 +331,7 @@ def test_coordinator_gets(chaos: Chaos, rng: random.Random, number: str) -> None
 
 def test_coordinator_gets_sigint_twice(chaos: Chaos, rng: random.Random) -> None:
     """The second one in the midst of the checkpoint that the first one had asked for."""
-    hold = {"where": "topline.pipeline.training.checkpointing:save_checkpoint", "call": 1, "do": "hold"}
+    hold = {"where": "topline.pipeline.training.run:save_checkpoint", "call": 1, "do": "hold"}
     job = chaos.train(*KEPT, "--checkpoint-seconds", 100, *ENDLESS, faults=[hold])
     chaos.wait_for_rounds(rng.randrange(20, 60))
     job.send(signal.SIGINT)

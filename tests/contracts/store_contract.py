@@ -145,7 +145,7 @@ class StoreContract:
         import numpy as np
         import zarr
 
-        from topline.storage.arrays.writer import packed_array
+        from topline.storage.arrays.groups import packed_array
         from topline.storage.stores.files import put_files
 
         values = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topline.pipeline.cli import main as command_line
-from topline.storage.findings import Finding
+from topline.storage.records import Finding
 from topline.storage.stores import Store, open_store
 from topline.storage.verification import verify_store
 

@@ -71,7 +71,7 @@ class Story:
         self.history._writer.close()
 
     def _clock(self) -> Any:
-        return patch("topline.pipeline.telemetry.recorder._now", return_value=self.at)
+        return patch("topline.pipeline.telemetry.run_view._now", return_value=self.at)
 
 
 def begun_run(store: Store, rounds: int = 30, **config: Any) -> Story:

@@ -212,7 +212,7 @@ def random_lines(count: int, seed: int) -> Iterator[Case]:
     """Yield command lines of a command that exists and random options and values."""
     import typer
 
-    from topline.pipeline.cli.app import app
+    from topline.pipeline.cli.entry import app
 
     group = typer.main.get_command(app)
     commands = {(name,): own for name, own in group.commands.items() if name != "models"}  # type: ignore[attr-defined]

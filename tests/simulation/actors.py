@@ -21,8 +21,7 @@ from tests.simulation.machine import SimulatedTime
 from tests.simulation.versions import TODAY
 from tests.simulation.world import Here, Violation
 from topline.pipeline.errors import GuardError, InputError
-from topline.pipeline.ingest.editing import Edits, edited_dataset
-from topline.pipeline.ingest.forgetting import forget
+from topline.pipeline.ingest.editing import Edits, edited_dataset, forget
 from topline.storage.datasets import Dataset, read_catalog
 from topline.storage.errors import IncompleteError, IntegrityError, NotFoundError
 from topline.storage.models import read_standing

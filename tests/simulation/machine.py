@@ -19,26 +19,24 @@ from tests.simulation.bucket import Driver
 from tests.simulation.disk import FCNTL, OS, SHUTIL, Place
 from tests.simulation.versions import released
 from tests.simulation.world import Here, Thread
-from topline.pipeline.ingest import forgetting
+from topline.pipeline.ingest import editing
 from topline.storage import records as stored_records
 from topline.storage.arrays import groups
-from topline.storage.arrays.reader import ArrayReader
-from topline.storage.arrays.writer import ArraySpec, packed_array
+from topline.storage.arrays.groups import ArrayReader, ArraySpec, packed_array
 from topline.storage.datasets import Dataset, contents, writer
-from topline.storage.datasets.manifest import dump_manifest, load_manifest
+from topline.storage.datasets.contents import dump_manifest, load_manifest
 from topline.storage.models import records as model_records
-from topline.storage.runs import checkpoints, lock
+from topline.storage.runs import checkpoints
+from topline.storage.runs import records as run_records
 from topline.storage.stores import (
     base,
     commit_log,
-    factory,
-    holds,
     lease,
     local,
     objects,
     sealed,
 )
-from topline.storage.stores.holds import CLOCK
+from topline.storage.stores.lease import CLOCK
 from topline.storage.stores.urls import StoreURL
 
 BUCKET = "s3://bucket/store"
@@ -159,19 +157,18 @@ def simulated() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module, replaced in (
             (local, {"os": OS, "fcntl": FCNTL, "shutil": SHUTIL, "Path": Place, "uuid": names}),
-            (holds, {"os": OS, "fcntl": FCNTL}),
-            (lock, {"os": OS}),
-            (lease, {"os": OS, "threading": threads}),
+            (run_records, {"os": OS}),
+            (lease, {"os": OS, "fcntl": FCNTL, "threading": threads}),
             (sealed, {"uuid": names, "unseal": _of_its_own(_remembered(sealed.unseal))}),
             (base, {"clean_path": functools.lru_cache(1 << 13)(base.clean_path)}),
             (ArraySpec, {"from_metadata": _remembered(ArraySpec.from_metadata)}),
             (commit_log, {"digest_json": _remembered(commit_log.digest_json)}),
             (checkpoints, {"uuid": names}),
             (model_records, {"uuid": names}),
-            (factory, {"Path": Place, "ObjectStore": SimulatedBucket}),
-            (objects, {"_CONDITIONAL": {"bucket"}, "time": SimpleNamespace(sleep=clock["sleep"])}),
+            (objects, {"Path": Place, "ObjectStore": SimulatedBucket, "_CONDITIONAL": {"bucket"}}),
+            (objects, {"time": SimpleNamespace(sleep=clock["sleep"])}),
             (stored_records, {"datetime": SimulatedTime}),
-            (forgetting, {"datetime": SimulatedTime}),
+            (editing, {"datetime": SimulatedTime}),
             *_last_modules(names, threads, clock),
             (groups, {"packed_array": _remembered(packed_array)}),
             (writer, {"packed_array": _remembered(packed_array)}),

@@ -17,7 +17,7 @@ from tests.storage.samples import dense, manifest_of, sparse, unit_of, write_dat
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
 from topline.storage.errors import FormatError, IntegrityError
-from topline.storage.fingerprint import digest_array, digest_bytes, digest_json, seal, unseal
+from topline.storage.records import digest_array, digest_bytes, digest_json, seal, unseal
 from topline.storage.stores import Store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
@@ -234,10 +234,7 @@ def test_order_of_keys_does_not_matter_and_values_do() -> None:
 
 
 def test_digests_are_the_same_in_another_process() -> None:
-    code = (
-        "from topline.storage.fingerprint import digest_json; "
-        "print(digest_json({'k': 'ü', 'x': [0.1, None]}))"
-    )
+    code = "from topline.storage.records import digest_json; print(digest_json({'k': 'ü', 'x': [0.1, None]}))"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out.strip() == digest_json({"k": "ü", "x": [0.1, None]})
 

@@ -23,14 +23,13 @@ from tests.storage.samples import (
 from tests.storage.test_integrity import empty, flip_first, halve, lose
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset
-from topline.storage.findings import Finding
 from topline.storage.models import save_model
+from topline.storage.records import Finding
 from topline.storage.runs import HistoryWriter, create_run, finish_run, save_checkpoint
 from topline.storage.runs.history import history_path
 from topline.storage.stores import Store
 from topline.storage.stores.local import PARTIAL
-from topline.storage.stores.numbered_folders import NumberedFolders
-from topline.storage.stores.sealed import sealed
+from topline.storage.stores.sealed import NumberedFolders, sealed
 from topline.storage.verification import verify_store
 
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from topline.storage.arrays import ChunkPlan
-from topline.storage.arrays.writer import ArraySpec, packed_metadata, packed_shard
+from topline.storage.arrays.groups import ArraySpec, packed_metadata, packed_shard
 from topline.storage.datasets import Dataset, DatasetWriter
 from topline.storage.stores import Store, open_store
 from topline.storage.stores.files import put_files

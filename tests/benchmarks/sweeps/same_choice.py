@@ -30,8 +30,7 @@ from tests.benchmarks.tree_memory import command_cost
 from topline.pipeline.options import Cell, SweepConfig
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep import SweepResult
-from topline.pipeline.sweep.folds import fold_data, stratified_sample
-from topline.pipeline.sweep.plan import SweepPlan, plan_sweep, variant_of
+from topline.pipeline.sweep.plan import SweepPlan, fold_data, plan_sweep, stratified_sample, variant_of
 from topline.solvers.core.held_out import count_hits
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.run import solve

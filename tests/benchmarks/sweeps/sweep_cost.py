@@ -24,8 +24,7 @@ from topline import SerialExecutor, solve
 from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.sweep import sweep
-from topline.pipeline.sweep.folds import fold_data
-from topline.pipeline.sweep.plan import plan_sweep
+from topline.pipeline.sweep.plan import fold_data, plan_sweep
 from topline.solvers.core.held_out import count_hits
 from topline.storage.stores import open_store
 

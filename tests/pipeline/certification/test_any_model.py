@@ -18,14 +18,13 @@ from tests.reference.qp import least_on_simplex
 from tests.solvers import problems
 from topline.pipeline.certification import (
     Certificate,
-    average_top_k,
     certify,
     formulas,
-    kernels,
     recompute,
 )
+from topline.pipeline.certification import sums as certificate_sums
 from topline.pipeline.certification.formulas import RankedLoss, certified_loss, envelope, penalties
-from topline.pipeline.certification.kernels import kernel_values
+from topline.pipeline.certification.sums import kernel_values
 from topline.pipeline.errors import InputError
 from topline.solvers.losses import LOSSES as SOLVER_LOSSES
 from topline.solvers.losses import Softmax, TopKHinge
@@ -399,7 +398,7 @@ def test_any_cuts_of_the_average_top_k_risk(
     rows: Rows, monkeypatch: pytest.MonkeyPatch, loss: Any, gamma: float, k: float, held: int
 ) -> None:
     """A share of the rows counts as many of them; how many points are looked at at once changes nothing."""
-    monkeypatch.setattr("topline.pipeline.certification.average_top_k._LOSS_BYTES", held)
+    monkeypatch.setattr("topline.pipeline.certification.sums._LOSS_BYTES", held)
     count = k if k >= 1 else k * N
     points, shares = np.stack([weights_at(seed) for seed in (2, 3, 4)]), np.array([0.5, 0.3, 0.1])
     risk = (rows.X, rows.y, loss, LAM, gamma, count)
@@ -426,7 +425,7 @@ def test_envelopes_are_taken_of_rows_that_may_be_among_the_largest(
         examined.append(len(scores))
         return formulas.envelope(loss, scores, *rest)
 
-    monkeypatch.setattr(average_top_k, "envelope", counted)
+    monkeypatch.setattr(certificate_sums, "envelope", counted)
     found = rows.certified(
         TopKHinge(2),
         {"W": weights_at(1), "cut_points": weights_at(1)[None], "cut_shares": np.ones(1)},
@@ -483,7 +482,7 @@ def test_a_share_of_the_dual_point_at_other_weights(rows: Rows, share: float, va
 def test_kernels_by_their_matrix(rows: Rows, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     """With K in place of rows, and tr(C^T K C) of the coefficients C = A / (lam n) in place of |W|^2."""
     monkeypatch.setattr(recompute, "HELD_BYTES", held)
-    monkeypatch.setattr(kernels, "TILE_BYTES", 8 * N * 7)
+    monkeypatch.setattr(certificate_sums, "TILE_BYTES", 8 * N * 7)
     loss, squares = TopKHinge(2), np.sum(rows.X**2, axis=1)
     K = np.exp(-0.3 * (squares[:, None] + squares - 2.0 * rows.X @ rows.X.T))
     A = duals_at(rows, loss, weights_at(2), 0.0, "moreau", np.ones(N))
@@ -507,7 +506,7 @@ def test_parts_of_a_kernel_stay_in_memory_as_far_as_they_fit() -> None:
         return parts[number]
 
     # A part takes 64 bytes: two of them fit, and a byte more.
-    held = kernels.Parts(one, 4, 2 * 64 + 1)
+    held = certificate_sums.Parts(one, 4, 2 * 64 + 1)
     for _ in range(3):
         assert [C[0, 0] for _, C in held] == [0.0, 1.0, 2.0, 3.0]
     assert read == [0, 1, 2, 3, 2, 3, 2, 3]

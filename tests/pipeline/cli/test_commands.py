@@ -14,9 +14,8 @@ import pytest
 
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from topline.pipeline.cli import main
-from topline.pipeline.cli.app import app
-from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
-from topline.pipeline.cli.table import following
+from topline.pipeline.cli.entry import app
+from topline.pipeline.cli.table import BAD_INPUT, SHORT_OF_TOLERANCE, following
 from topline.pipeline.export import FORMATS
 from topline.pipeline.options import SECTIONS
 from topline.pipeline.report import write_report

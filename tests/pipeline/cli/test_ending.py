@@ -18,7 +18,7 @@ from tests.pipeline.cli.test_commands import topline  # noqa: F401 - a fixture
 from tests.pipeline.pictures import write_classes
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.certification import certify
-from topline.pipeline.cli.exits import FAILURE
+from topline.pipeline.cli.table import FAILURE
 from topline.pipeline.ingest import extract
 from topline.pipeline.jobs import end_to_end
 from topline.pipeline.jobs.end_to_end import STEPS

@@ -25,9 +25,16 @@ from topline.pipeline.cli import display
 from topline.pipeline.cli.command import Outcome, finish
 from topline.pipeline.cli.display import BarDisplay, LineDisplay, fact_text, show_progress
 from topline.pipeline.cli.entry import _ToStderr
-from topline.pipeline.cli.exits import BAD_INPUT, FAILURE, SHORT_OF_TOLERANCE
 from topline.pipeline.cli.models import models_table
-from topline.pipeline.cli.table import facts, metrics_line, table, visible
+from topline.pipeline.cli.table import (
+    BAD_INPUT,
+    FAILURE,
+    SHORT_OF_TOLERANCE,
+    facts,
+    metrics_line,
+    table,
+    visible,
+)
 from topline.pipeline.cli.using import _fitting, sets_table
 from topline.pipeline.doctor import CheckResult
 from topline.pipeline.evaluation import METRICS, placed

@@ -19,8 +19,7 @@ from tests.pipeline.dashboards import begun_run, hand_made_store
 from topline.pipeline.cli import main as command_line
 from topline.pipeline.cluster.tls import make_tls_files
 from topline.pipeline.dashboard import store_status
-from topline.pipeline.dashboard.monitoring import metrics_text
-from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.dashboard.store_follower import StoreFollower, metrics_text
 from topline.storage.models import (
     DecisionRecord,
     list_models,
@@ -31,7 +30,7 @@ from topline.storage.models import (
 )
 from topline.storage.runs import create_run, finish_run
 from topline.storage.served_schedule import ServedSchedule, note_schedule
-from topline.storage.stores import Store, held_lease, numbered_folders, open_store
+from topline.storage.stores import Store, held_lease, open_store, sealed
 
 ALERTS = Path(__file__).resolve().parents[3] / "deploy" / "alerts.yaml"
 RULES = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
@@ -217,7 +216,7 @@ def test_the_last_run_is_the_one_that_was_last_at_work(
     """Which may be an old one that was resumed."""
     store = open_store(str(tmp_path / "store"), create=True)
     for moment, run in (("01:00", None), ("02:00", None), ("03:00", "r0001")):
-        monkeypatch.setattr(numbered_folders, "now", lambda at=moment: f"2026-03-01T{at}:00+00:00")
+        monkeypatch.setattr(sealed, "now", lambda at=moment: f"2026-03-01T{at}:00+00:00")
         finish_run(store, run or create_run(store, {}), {"status": "max_passes"})
     assert "r0001" in store_status(store).lines["last run"]
     assert store_status(store).unfinished is None

@@ -20,7 +20,7 @@ from topline.pipeline.cli.making import _edited
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import Edits, edited_dataset, extract, import_features, tell_edits
-from topline.pipeline.ingest.forgetting import forget
+from topline.pipeline.ingest.editing import forget
 from topline.pipeline.inspection import inspect_model
 from topline.pipeline.options import ClusterConfig, ExtractConfig, ImportConfig, InspectConfig, TrainConfig
 from topline.pipeline.prediction.files import table_writer

@@ -26,15 +26,15 @@ from topline.pipeline.cluster import known_workers, open_cluster
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError, RejectedShareError
 from topline.pipeline.images import ImageItem, ImageListing, Pixels, decode, list_images
 from topline.pipeline.ingest import Describer, ExtractResult, ImageRow, extract
-from topline.pipeline.ingest.earlier import RowOrder, row_order
 from topline.pipeline.ingest.extraction import classes_found, names_line
 from topline.pipeline.ingest.splits import recorded_splits
+from topline.pipeline.ingest.unit import RowOrder, row_order
 from topline.pipeline.options import BackboneConfig, ImageLimits
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetWriter, check_dataset
-from topline.storage.datasets.manifest import STATUSES
+from topline.storage.datasets.contents import STATUSES
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
 

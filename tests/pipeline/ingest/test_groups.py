@@ -19,7 +19,7 @@ from topline.pipeline.ingest import Edits, edited_dataset, extract, import_featu
 from topline.pipeline.ingest.splits import HeldOut, hold_out
 from topline.pipeline.options import ClusterConfig, ExtractConfig, ImportConfig, SweepConfig, TrainConfig
 from topline.pipeline.sweep import sweep
-from topline.pipeline.sweep.folds import stratified_folds
+from topline.pipeline.sweep.plan import stratified_folds
 from topline.pipeline.training import train
 from topline.solvers.losses import TopKHinge
 from topline.solvers.run import solve

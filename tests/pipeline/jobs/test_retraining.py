@@ -16,7 +16,7 @@ from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.cli import main
 from topline.pipeline.cli.keeping import retraining_lines
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.images import ImageItem, folders
+from topline.pipeline.images import ImageItem, items
 from topline.pipeline.ingest import Edits, edited_dataset, extract, extraction
 from topline.pipeline.jobs import run
 from topline.pipeline.jobs.end_to_end import STEPS, Steps
@@ -221,7 +221,7 @@ def test_images_that_vanish_while_they_are_listed_are_listed_again(
 ) -> None:
     """The folder has been read, and the sizes of its files have not."""
     (photos / "c1" / "link.png").symlink_to(photos / "nothing.png")
-    stats = folders.with_file_stats
+    stats = items.with_file_stats
     renamed: list[Path] = []
 
     def overtaken(root: Path, item: ImageItem) -> ImageItem:
@@ -229,7 +229,7 @@ def test_images_that_vanish_while_they_are_listed_are_listed_again(
             renamed.append((photos / "c0").rename(photos / "late"))
         return stats(root, item)
 
-    monkeypatch.setattr(folders, "with_file_stats", overtaken)
+    monkeypatch.setattr(items, "with_file_stats", overtaken)
     done = again()
     assert (done.outcome, done.changes.rejected, done.changes.seen) == ("promoted", 1, 4 * EACH + 1)
     assert f"{EACH} of {4 * EACH + 1} images are gone since they were listed" in caplog.text

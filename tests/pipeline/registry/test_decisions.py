@@ -20,7 +20,6 @@ from topline.pipeline.evaluation import Evaluation
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.notices import decision_notices
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.registry.comparison import compare, measure
 from topline.pipeline.registry.decisions import (
     champion_url,
     delete,
@@ -31,7 +30,7 @@ from topline.pipeline.registry.decisions import (
     rollback,
     weigh,
 )
-from topline.pipeline.registry.promotion import Evidence, PromotionRule, decide
+from topline.pipeline.registry.promotion import Evidence, PromotionRule, compare, decide, measure
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train

@@ -38,10 +38,10 @@ from topline.pipeline.options import (
     build,
 )
 from topline.pipeline.rows import StoredModel
-from topline.pipeline.sweep import SweepResult, choose, folds, sweep
+from topline.pipeline.sweep import SweepResult, choose, sweep
 from topline.pipeline.sweep import choice as choosing
-from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds, stratified_folds
-from topline.pipeline.sweep.plan import plan_sweep
+from topline.pipeline.sweep import plan as sweep_plan
+from topline.pipeline.sweep.plan import FoldSource, fold_data, forget_folds, plan_sweep, stratified_folds
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels import KernelFeatures
 from topline.solvers.run import search as searching
@@ -211,7 +211,7 @@ def test_rows_are_read_once_for_all_folds_and_scalings(store: str) -> None:
     for transforms in (("l2",), ("standardize", "bias"), ()):
         source = FoldSource(store, Dataset.open(open_store(store), "latest").info.id, 3, 0, None, transforms)
         assert {len(fold_data(source, fold).y) for fold in range(3)} == {320}
-    assert folds._all_rows.cache_info().misses == 1
+    assert sweep_plan._all_rows.cache_info().misses == 1
     forget_folds()
 
 

@@ -12,7 +12,7 @@ from topline import Softmax, TopKHinge, solve
 from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.sweep import sweep
-from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds
+from topline.pipeline.sweep.plan import FoldSource, fold_data, forget_folds
 from topline.storage.stores import open_store
 
 LOSSES = {"softmax": Softmax(), "topk_hinge": TopKHinge(2)}

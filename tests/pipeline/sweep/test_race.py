@@ -16,21 +16,18 @@ from topline import Softmax, TopKHinge
 from topline.pipeline.cluster.memory_plan import FILLED, MIB, WORKER_BYTES
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.options.sweep import Cell, Variant
-from topline.pipeline.sweep.cells import (
+from topline.pipeline.sweep.plan import SharedMemory
+from topline.pipeline.sweep.race import (
     COARSE,
     EARLIER,
+    FACTOR,
+    FIRST_GAP,
     ROUNDED,
     Glance,
     Outcome,
     Path,
-    advance_cell,
-    still_needed,
-)
-from topline.pipeline.sweep.plan import SharedMemory
-from topline.pipeline.sweep.race import (
-    FACTOR,
-    FIRST_GAP,
     Standing,
+    advance_cell,
     best_cell,
     contested,
     due,
@@ -41,6 +38,7 @@ from topline.pipeline.sweep.race import (
     next_step,
     simplest_cell,
     skipped,
+    still_needed,
 )
 from topline.solvers.blocks import swept_bytes
 from topline.solvers.core.held_out import HitCount

@@ -23,15 +23,17 @@ from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.sweep import SweepResult, plan, sweep
 from topline.pipeline.sweep import search as sweeping
-from topline.pipeline.sweep.cells import Reached
-from topline.pipeline.sweep.folds import (
+from topline.pipeline.sweep.plan import (
     FoldSource,
+    SweepPlan,
+    fits_every_process,
     fold_data,
     forget_folds,
+    plan_sweep,
     stratified_folds,
     stratified_sample,
 )
-from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep
+from topline.pipeline.sweep.race import Reached
 from topline.pipeline.sweep.search import DaskRunner, HereRunner, PathTask, forget_paths
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import DualsReplacedError

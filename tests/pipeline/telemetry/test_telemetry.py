@@ -16,7 +16,6 @@ from tests.pipeline.small_data import make_features
 from topline import SerialExecutor, ThreadExecutor, TopKHinge, solve
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.telemetry import RunFollower, view_run
-from topline.pipeline.telemetry.recorder import HistoryRecorder, written_together
 from topline.pipeline.telemetry.run_view import (
     KEPT,
     LEVELS,
@@ -24,12 +23,14 @@ from topline.pipeline.telemetry.run_view import (
     MOST_WORKERS,
     SUMS,
     Forecast,
+    HistoryRecorder,
     RunTable,
     TimeLeft,
     WorkerTimelines,
+    written_together,
 )
-from topline.pipeline.training import checkpointing
-from topline.pipeline.training.checkpointing import RunPlace, RunRecorder
+from topline.pipeline.training import run as training_run
+from topline.pipeline.training.run import RunPlace, RunRecorder
 from topline.solvers.core.state import IterationRecord, Objective, WorkerActivity
 from topline.storage.errors import IntegrityError
 from topline.storage.runs import HistoryWriter, create_run, finish_run, read_history
@@ -83,7 +84,7 @@ def test_checkpoints_are_in_the_history_with_their_seconds_and_bytes(
     place: RunPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A clock that strikes when it is read: a second checkpoint would take too large a share of the time.
-    monkeypatch.setattr(checkpointing, "time", SimpleNamespace(monotonic=count().__next__))
+    monkeypatch.setattr(training_run, "time", SimpleNamespace(monotonic=count().__next__))
     run(place, StopFlag(), 0.0, max_passes=2)
     records = read_history(place.store, place.run_id)
     assert [record.get("event", record.get("round")) for record in records] == [
@@ -116,7 +117,7 @@ def test_why_a_run_stopped_is_its_last_record(place: RunPlace) -> None:
 
 
 def test_who_watches_is_told_how_long_it_will_take(place: RunPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointing, "FORECAST_SECONDS", 0.0)
+    monkeypatch.setattr(training_run, "FORECAST_SECONDS", 0.0)
     watcher = run(place, StopFlag(), math.inf, tol=1e-2, max_passes=400)
     assert watcher.facts[0]["left"] is None
     left = [facts["left"] for facts in watcher.facts if facts["left"] is not None]

@@ -15,12 +15,12 @@ from tests.solvers.methods.test_auto import M, N, texts
 from topline import OneVsAll, Softmax, solve
 from topline.pipeline.cluster import open_cluster
 from topline.pipeline.options import ClusterConfig, TrainConfig
-from topline.pipeline.registry.comparison import summary
+from topline.pipeline.registry.promotion import summary
 from topline.pipeline.report import write_report
 from topline.pipeline.report.document import ReportData, render_report
-from topline.pipeline.training import TrainResult, executor, train
-from topline.pipeline.training.executor import Layout, lay_out
+from topline.pipeline.training import TrainResult, session, train
 from topline.pipeline.training.plan import plan_training
+from topline.pipeline.training.session import Layout, lay_out
 from topline.solvers.methods import auto
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import list_datasets
@@ -307,7 +307,7 @@ def test_workers_that_a_limit_does_not_hold_become_threads(
     note: str | None,
 ) -> None:
     """A worker process takes some 400 MiB whatever it does, and so does the coordinator."""
-    monkeypatch.setattr(executor, "takes_processes", lambda _: True)
+    monkeypatch.setattr(session, "takes_processes", lambda _: True)
     plan = plan_training(arranged(wide_store, blocks=3))
     found = lay_out(plan, ClusterConfig(workers=3, threads_per_worker=1, memory_limit=limit), None)
     assert (found.cluster.workers, found.cluster.threads_per_worker) == (workers, threads)
@@ -333,8 +333,8 @@ def test_workers_of_a_running_cluster_share_a_hinge_where_that_takes_less_time(
     blocks: int,
 ) -> None:
     """Rows that take a second each are shared, and rows that take none are not."""
-    monkeypatch.setattr(executor, "row_seconds", lambda *_: row_seconds)
-    monkeypatch.setattr(executor, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(session, "row_seconds", lambda *_: row_seconds)
+    monkeypatch.setattr(session, "_SMALL_BYTES", 0)
     with open_cluster(ClusterConfig(workers=2, threads_per_worker=1), data_bytes=0) as client:
         trained = train(arranged(wide_store, **options), client=client)
     assert trained.solved
@@ -349,7 +349,7 @@ def test_no_more_blocks_are_forecast_than_pieces_are_stored(
 ) -> None:
     """Four workers would take a block each, but the data has three pieces."""
     small_dataset(tmp_path, n=48)
-    monkeypatch.setattr(executor, "row_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(session, "row_seconds", lambda *_: 1.0)
     with open_cluster(ClusterConfig(workers=4, threads_per_worker=1), data_bytes=0) as client:
         trained = train(arranged(tmp_path), client=client)
     assert plan_training(arranged(tmp_path)).rows.batches == 3

@@ -14,9 +14,9 @@ from tests.pipeline.small_data import make_features, small_dataset, write_datase
 from tests.reference import risks as reference
 from topline import Softmax, TopKHinge, solve
 from topline.pipeline.certification import certify
-from topline.pipeline.certification.average_top_k import top_weights
+from topline.pipeline.certification.sums import top_weights
 from topline.pipeline.cli import main
-from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
+from topline.pipeline.cli.table import BAD_INPUT, SHORT_OF_TOLERANCE
 from topline.pipeline.errors import CertificateMismatchError, ConfigError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report

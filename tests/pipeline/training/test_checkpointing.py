@@ -16,7 +16,8 @@ from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.telemetry import view_run
 from topline.pipeline.training import TrainResult, train
-from topline.pipeline.training.checkpointing import (
+from topline.pipeline.training.plan import MovedDuals, plan_training
+from topline.pipeline.training.run import (
     SAVING_SHARE,
     Pace,
     RunPlace,
@@ -24,7 +25,6 @@ from topline.pipeline.training.checkpointing import (
     save_state,
     written_where_held,
 )
-from topline.pipeline.training.plan import MovedDuals, plan_training
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Point, SolverState

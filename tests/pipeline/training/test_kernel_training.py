@@ -23,7 +23,7 @@ from topline.pipeline.prediction.of_datasets import predict_dataset
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.rows.transforms import Transforms
-from topline.pipeline.training import executor, kernel_training, session, train
+from topline.pipeline.training import kernel_training, session, train
 from topline.pipeline.training.kernel_training import kernel_of_rows
 from topline.pipeline.training.plan import plan_training
 from topline.solvers.kernels import ChiSquaredKernel, LinearKernel, PolynomialKernel
@@ -207,14 +207,14 @@ def test_a_round_picks_fewer_rows_where_the_limit_of_memory_asks_for_that(tmp_pa
     small_dataset(tmp_path, n=2400)
     plan = plan_training(TrainConfig(store=str(tmp_path), kernel="rbf", transforms="none"))
     limits = [HERE.model_copy(update={"memory_limit": f"{size}MiB"}) for size in range(300, 600)]
-    picked = [executor.picked_rows(plan, limit, None) for limit in limits if executor.holds(plan, limit)]
+    picked = [session.picked_rows(plan, limit, None) for limit in limits if session.holds(plan, limit)]
     assert sorted(set(picked)) == [256, 512, 1024, 2048]
     assert picked == sorted(picked)
     for limit in limits[: len(limits) - len(picked)]:
         with pytest.raises(ConfigError, match="too small for this job"):
-            executor.refuse_memory(plan, limit, None)
-    assert executor.picked_rows(plan, HERE, None) == 2048
-    assert executor.picked_rows(plan, ClusterConfig(scheduler="tcp://127.0.0.1:1"), None) == 2048
+            session.refuse_memory(plan, limit, None)
+    assert session.picked_rows(plan, HERE, None) == 2048
+    assert session.picked_rows(plan, ClusterConfig(scheduler="tcp://127.0.0.1:1"), None) == 2048
 
 
 def test_few_rows_a_round_give_a_certified_model_of_the_same_problem(

@@ -24,8 +24,7 @@ from topline.pipeline.options import ImportConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training import TrainResult, train
-from topline.pipeline.training.plan import plan_training
-from topline.pipeline.training.problem_checks import scale_note
+from topline.pipeline.training.plan import plan_training, scale_note
 from topline.pipeline.training.run import begin_run
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.storage.datasets import Dataset

@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.metrics import pairwise
 from sklearn.svm import SVC
 
-from topline.pipeline.certification.kernels import kernel_values
+from topline.pipeline.certification.sums import kernel_values
 from topline.solvers.blocks.kernel import values_of
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.kernels import (

@@ -20,16 +20,17 @@ from tests.storage.samples import zarr_store
 from topline.storage.arrays import ArrayReader, ChunkPlan, DualWriter, Span, StoredDuals
 from topline.storage.arrays import duals as duals_module
 from topline.storage.arrays.duals import encode, parts_in_order
-from topline.storage.arrays.reader import read_checked, read_strings
-from topline.storage.arrays.shards import ChunkLayout, DamagedError, decode_chunk, decode_index, encode_shard
-from topline.storage.arrays.writer import (
+from topline.storage.arrays.groups import (
     ArraySpec,
     packed_array,
     packed_metadata,
     packed_shard,
     packed_strings,
+    read_checked,
+    read_strings,
     write_row_blocks,
 )
+from topline.storage.arrays.shards import ChunkLayout, DamagedError, decode_chunk, decode_index, encode_shard
 from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.stores import FileEntry, FileSet, Store, open_store
 from topline.storage.stores.files import put_files

@@ -45,7 +45,7 @@ from topline.storage.datasets import (
     remove_dataset,
     staged,
 )
-from topline.storage.datasets.manifest import conform
+from topline.storage.datasets.contents import conform
 from topline.storage.errors import FormatError, IncompleteError, IntegrityError, MismatchError, NotFoundError
 from topline.storage.schema import mark_path
 from topline.storage.stores import Store

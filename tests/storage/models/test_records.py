@@ -22,7 +22,6 @@ from topline.storage.errors import (
     NotFoundError,
     UnsupportedURLError,
 )
-from topline.storage.fingerprint import digest_json
 from topline.storage.models import (
     DecisionRecord,
     ModelRecord,
@@ -36,6 +35,7 @@ from topline.storage.models import (
     update_record,
 )
 from topline.storage.models.records import unfinished_models
+from topline.storage.records import digest_json
 from topline.storage.retention import RetentionPolicy, prune
 from topline.storage.stores import CommitLog, Store, open_store
 from topline.storage.stores.sealed import sealed

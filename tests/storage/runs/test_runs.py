@@ -268,7 +268,7 @@ SILENT = LeaseTerms(beat=3600.0, expiry=3600.0)
 HOLDER = """
 import sys, time
 from topline.storage.stores import LeaseTerms
-from topline.storage.runs.lock import run_lock
+from topline.storage.runs.records import run_lock
 from topline.storage.stores import open_store
 with run_lock(open_store(sys.argv[1]), sys.argv[2], terms=LeaseTerms(beat=3600.0, expiry=3600.0)):
     print("held", flush=True)

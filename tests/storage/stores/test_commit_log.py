@@ -228,7 +228,7 @@ ROOT = Path(__file__).resolve().parents[3]
 _ONE_SENTENCE = """
 import sys
 import numpy as np
-from topline.storage.arrays.chunking import ChunkPlan
+from topline.storage.arrays.shards import ChunkPlan
 from topline.storage.errors import StorageError
 from topline.storage.stores import open_store
 from tests.storage.samples import write_dataset

@@ -29,7 +29,7 @@ from topline.storage.stores import (
     holder,
     tenant,
 )
-from topline.storage.stores.holds import alone_with, hold_while
+from topline.storage.stores.lease import alone_with, hold_while
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENT = LeaseTerms(beat=0.1, expiry=600.0)
