@@ -31,8 +31,7 @@ IMAGE_SUFFIXES = frozenset(_IMAGES.split())
 _OTHERS = (
     ".txt .tsv .csv .json .jsonl .xml .yaml .yml .toml .ini .cfg .md .rst .html .htm .log .py .ipynb .sh .m"
     " .npy .npz .mat .parquet .arrow .h5 .hdf5 .pkl .pt .pth .onnx .safetensors .pdf .doc .docx .xls .xlsx"
-    " .tar .idx .db .sqlite .lnk .url .mp4 .avi .mov .wav .mp3 .license"
-    " .sha256 .md5"
+    " .tar .idx .db .sqlite .lnk .url .mp4 .avi .mov .wav .mp3 .license .sha256 .md5"
 )
 ARCHIVE_SUFFIXES = frozenset([".zip", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz"])
 OTHER_SUFFIXES = ARCHIVE_SUFFIXES.union(_OTHERS.split())

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.ingest import (
@@ -33,6 +33,7 @@ from topline.pipeline.options.train import (
     Options,
     SearchConfig,
     TrainConfig,
+    option,
 )
 
 if TYPE_CHECKING:
@@ -42,12 +43,11 @@ if TYPE_CHECKING:
 class JobOptions(Options):
     """Where everything goes; the section [run] of a configuration file."""
 
-    store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and reports")
-    report: Path | None = Field(default=None, description="Report to write (default: in the store)")
-    training_sizes: bool | None = Field(
-        default=None,
-        description="Say in the report whether more images would help, by training on parts of them"
-        " (default: if that is cheap)",
+    store: NonEmpty = option("Store for features, models and reports", RUN_STORE)
+    report: Path | None = option("Report to write (default: in the store)")
+    training_sizes: bool | None = option(
+        "Say in the report whether more images would help, by training on parts of them"
+        " (default: if that is cheap)"
     )
 
 
@@ -57,66 +57,52 @@ class RunConfig(JobOptions):
     Without images it takes the digits that come with scikit-learn.
     """
 
-    extract: ExtractConfig = Field(default=ExtractConfig(), description="How images become features")
-    search: SearchConfig = Field(default=SearchConfig(), description="What is searched before it is trained")
-    train: TrainConfig = Field(default=TrainConfig(), description="How the classifier is trained")
-    evaluate: EvaluateConfig = Field(default=EvaluateConfig(), description="What is measured of it")
+    extract: ExtractConfig = option("How images become features", ExtractConfig())
+    search: SearchConfig = option("What is searched before it is trained", SearchConfig())
+    train: TrainConfig = option("How the classifier is trained", TrainConfig())
+    evaluate: EvaluateConfig = option("What is measured of it", EvaluateConfig())
 
 
 class PromotionRule(Options):
     """When a challenger becomes champion: every condition must hold; an empty limit is no condition."""
 
-    k: int | None = Field(
-        default=None, ge=1, description="k of the top-k accuracy that decides (default: the loss's k)"
+    k: int | None = option("k of the top-k accuracy that decides (default: the loss's k)", ge=1)
+    metric: str | None = option("Metric that decides instead, by its name in evaluation records")
+    least_gain: float = option(
+        "Required gain in accuracy; a negative one allows a loss", 0.0, ge=-1.0, le=1.0
     )
-    metric: str | None = Field(
-        default=None, description="Metric that decides instead, by its name in evaluation records"
-    )
-    least_gain: float = Field(
-        default=0.0, ge=-1.0, le=1.0, description="Required gain in accuracy; a negative one allows a loss"
-    )
-    confidence: float = Field(
-        default=0.95, gt=0.0, lt=1.0, description="Confidence level of the gain's interval"
-    )
-    prove_gain: bool = Field(
-        default=False, description="The interval's lower end must reach the gain, not the estimate alone"
-    )
-    need_certificate: bool = Field(default=True, description="Only a certified model is promoted")
-    basis: Literal["A", "W", "any"] = Field(
-        default="any",
-        description="What its certificate must come from: A, dual variables that are stored; W, those or the"
+    confidence: float = option("Confidence level of the gain's interval", 0.95, gt=0.0, lt=1.0)
+    prove_gain: bool = option("The interval's lower end must reach the gain, not the estimate alone", False)
+    need_certificate: bool = option("Only a certified model is promoted", True)
+    basis: Literal["A", "W", "any"] = option(
+        "What its certificate must come from: A, dual variables that are stored; W, those or the"
         " weights alone; any, also sums that the training run stored",
+        "any",
     )
-    most_feature_drift: float | None = Field(
-        default=0.25, ge=0.0, description="Largest mean population stability index of the features"
+    most_feature_drift: float | None = option(
+        "Largest mean population stability index of the features", 0.25, ge=0.0
     )
-    most_balance_change: float | None = Field(
-        default=0.2, ge=0.0, le=1.0, description="Largest total variation of the class shares"
+    most_balance_change: float | None = option(
+        "Largest total variation of the class shares", 0.2, ge=0.0, le=1.0
     )
 
-    most_domain_auc: float | None = Field(
-        default=None,
-        ge=0.5,
-        le=1.0,
-        description="Largest ROC area of a classifier that tells new rows from the champion's",
+    most_domain_auc: float | None = option(
+        "Largest ROC area of a classifier that tells new rows from the champion's", ge=0.5, le=1.0
     )
-    on_class_changes: Literal["compare-common", "count-misses", "refuse"] = Field(
-        default="compare-common",
-        description="If a class was added, removed, renamed or merged: compare on the classes that both"
+    on_class_changes: Literal["compare-common", "count-misses", "refuse"] = option(
+        "If a class was added, removed, renamed or merged: compare on the classes that both"
         " models know, count rows of a class that one does not know as its misses, or refuse a challenger"
         " that lacks a class of the champion",
+        "compare-common",
     )
-    least_rows: float = Field(
-        default=0.5,
-        ge=0.0,
-        le=1.0,
-        description="Training and held-out rows needed, as a share of the champion's",
+    least_rows: float = option(
+        "Training and held-out rows needed, as a share of the champion's", 0.5, ge=0.0, le=1.0
     )
-    widest_interval: float | None = Field(
-        default=None, gt=0.0, description="Widest interval of the gain, from end to end, to decide by"
+    widest_interval: float | None = option(
+        "Widest interval of the gain, from end to end, to decide by", gt=0.0
     )
-    least_common: float = Field(
-        default=0.5, ge=0.0, le=1.0, description="Share of the champion's classes that must still be there"
+    least_common: float = option(
+        "Share of the champion's classes that must still be there", 0.5, ge=0.0, le=1.0
     )
 
     def metric_for(self, record: ModelRecord) -> str:
@@ -130,43 +116,39 @@ class PromotionRule(Options):
 class PruneConfig(Options):
     """What stays in a store; the section [prune] of a configuration file."""
 
-    keep: int = Field(
-        default=10, ge=1, description="Newest models, runs, sweeps and datasets to keep, of each kind"
-    )
-    days: float = Field(default=30.0, ge=0.0, description="Keep everything younger than this many days")
+    keep: int = option("Newest models, runs, sweeps and datasets to keep, of each kind", 10, ge=1)
+    days: float = option("Keep everything younger than this many days", 30.0, ge=0.0)
 
 
 class RetrainOptions(Options):
     """Where it happens and what it starts from; the section [retrain] of a configuration file."""
 
-    store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and decisions")
-    start: Literal["last", "champion", "zero"] = Field(
-        default="last", description="Model that training starts from: the last one, the champion or none"
+    store: NonEmpty = option("Store for features, models and decisions", RUN_STORE)
+    start: Literal["last", "champion", "zero"] = option(
+        "Model that training starts from: the last one, the champion or none", "last"
     )
-    keep_edits: bool = Field(
-        default=True,
-        description="Correct labels and leave rows out as the newest edited version of the dataset does, or"
+    keep_edits: bool = option(
+        "Correct labels and leave rows out as the newest edited version of the dataset does, or"
         " take labels from the images alone",
+        True,
     )
-    overlap: Literal["refuse", "wait"] = Field(
-        default="refuse", description="What to do while another retraining works on the store"
+    overlap: Literal["refuse", "wait"] = option(
+        "What to do while another retraining works on the store", "refuse"
     )
-    wait_seconds: float = Field(
-        default=3600.0, ge=0.0, description="Longest wait for the other one in seconds, with --overlap wait"
+    wait_seconds: float = option(
+        "Longest wait for the other one in seconds, with --overlap wait", 3600.0, ge=0.0
     )
-    prune: bool = Field(
-        default=False, description="Prune the store after each retraining, by the rule of topline prune"
-    )
+    prune: bool = option("Prune the store after each retraining, by the rule of topline prune", False)
 
 
 class RetrainConfig(RetrainOptions):
     """A retraining: its own options, and those of its steps, whose `store` it replaces."""
 
-    extract: ExtractConfig = Field(default=ExtractConfig(), description="How images become features")
-    train: TrainConfig = Field(default=TrainConfig(), description="How the challenger is trained")
-    promote: PromotionRule = Field(default=PromotionRule(), description="When it becomes champion")
-    retention: PruneConfig = Field(default=PruneConfig(), description="What is kept in the store")
-    split: Literal["val", "test"] = Field(default="test", description="Held-out rows that decide")
+    extract: ExtractConfig = option("How images become features", ExtractConfig())
+    train: TrainConfig = option("How the challenger is trained", TrainConfig())
+    promote: PromotionRule = option("When it becomes champion", PromotionRule())
+    retention: PruneConfig = option("What is kept in the store", PruneConfig())
+    split: Literal["val", "test"] = option("Held-out rows that decide", "test")
 
 
 def refuse_label_sets(images: ExtractConfig) -> None:

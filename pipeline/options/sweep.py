@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
+from pydantic import ModelWrapValidatorHandler, field_validator, model_validator
 
 from topline.pipeline.options.train import (
     PRECOMPUTED,
@@ -14,6 +14,7 @@ from topline.pipeline.options.train import (
     NonEmpty,
     ProblemConfig,
     TrainConfig,
+    option,
     with_loss_of_k,
 )
 from topline.solvers.names import DEFAULT_LOSS, LOSS_RULES, LossRule
@@ -95,51 +96,34 @@ class SweepConfig(ProblemConfig):
     number of passes and what is done with the best cell may then change.
     """
 
-    C: tuple[float, ...] = Field(
-        default=_costs("1e-3:1e2:11"),
-        description="Costs to try: numbers, or LOW:HIGH:COUNT for COUNT values a constant factor apart",
+    C: tuple[float, ...] = option(
+        "Costs to try: numbers, or LOW:HIGH:COUNT for COUNT values a constant factor apart",
+        _costs("1e-3:1e2:11"),
     )
-    loss: tuple[NonEmpty, ...] = Field(default=(DEFAULT_LOSS,), description="Losses to try")
-    k: tuple[int, ...] = Field(default=(), description="k of the top-k losses to try (as for train)")
-    smoothing: tuple[float, ...] = Field(default=(0.0,), description="Smoothings to try")
-    topk: int | None = Field(
-        default=None, ge=1, description="Cells are compared by top-k accuracy at this k (the k tried, or 1)"
+    loss: tuple[NonEmpty, ...] = option("Losses to try", (DEFAULT_LOSS,))
+    k: tuple[int, ...] = option("k of the top-k losses to try (as for train)", ())
+    smoothing: tuple[float, ...] = option("Smoothings to try", (0.0,))
+    topk: int | None = option("Cells are compared by top-k accuracy at this k (the k tried, or 1)", ge=1)
+    metric: NonEmpty | None = option(
+        "Metric to compare by instead: top-K, macro-top-K (mean over classes) or tail-top-K (mean"
+        " over the rarest third of the classes)"
     )
-    metric: NonEmpty | None = Field(
-        default=None,
-        description="Metric to compare by instead: top-K, macro-top-K (mean over classes) or tail-top-K (mean"
-        " over the rarest third of the classes)",
+    folds: int = option("Number of stratified folds, the same for all cells", 5, ge=2, le=50)
+    rows: int | None = option("Use this many training rows, a sample stratified by class", ge=2)
+    rule: Rule = option(
+        "When cells end early: by certificate alone, also by a race over the folds, or none", "race"
     )
-    folds: int = Field(
-        default=5, ge=2, le=50, description="Number of stratified folds, the same for all cells"
+    confidence: float = option("Confidence with which the race drops a cell", 0.95, gt=0.5, lt=1.0)
+    kernel_gamma: tuple[float | GammaRule, ...] = option(
+        "Values of the kernel's gamma to try: numbers, scale, auto or median", ()
     )
-    rows: int | None = Field(
-        default=None, ge=2, description="Use this many training rows, a sample stratified by class"
-    )
-    rule: Rule = Field(
-        default="race",
-        description="When cells end early: by certificate alone, also by a race over the folds, or none",
-    )
-    confidence: float = Field(
-        default=0.95, gt=0.5, lt=1.0, description="Confidence with which the race drops a cell"
-    )
-    kernel_gamma: tuple[float | GammaRule, ...] = Field(
-        default=(), description="Values of the kernel's gamma to try: numbers, scale, auto or median"
-    )
-    kernel_degree: tuple[int, ...] = Field(default=(), description="Degrees of the polynomial kernel to try")
-    kernel_coef0: tuple[float, ...] = Field(
-        default=(), description="Constants of the polynomial kernel to try"
-    )
-    method: NonEmpty = Field(default="dual_ascent", description="dual_ascent or sdca")
-    tol: float = Field(
-        default=1e-3,
-        gt=0.0,
-        allow_inf_nan=False,
-        description="Relative gap at which a cell ends at the latest",
-    )
-    max_passes: int = Field(default=3000, ge=1, description="Most passes over a fold's rows, for each cell")
-    resume: NonEmpty | None = Field(default=None, description="Id of a stopped sweep to continue")
-    train_best: bool = Field(default=False, description="Train the best cell on all training rows at the end")
+    kernel_degree: tuple[int, ...] = option("Degrees of the polynomial kernel to try", ())
+    kernel_coef0: tuple[float, ...] = option("Constants of the polynomial kernel to try", ())
+    method: NonEmpty = option("dual_ascent or sdca", "dual_ascent")
+    tol: float = option("Relative gap at which a cell ends at the latest", 1e-3, gt=0.0, allow_inf_nan=False)
+    max_passes: int = option("Most passes over a fold's rows, for each cell", 3000, ge=1)
+    resume: NonEmpty | None = option("Id of a stopped sweep to continue")
+    train_best: bool = option("Train the best cell on all training rows at the end", False)
 
     @model_validator(mode="wrap")
     @classmethod

@@ -95,6 +95,11 @@ PRECOMPUTED = "precomputed"
 KernelName = Literal["linear", "rbf", "polynomial", "chi2", "laplacian", "intersection", "precomputed"]
 
 
+def option(text: str, default: Any = None, **limits: Any) -> Any:
+    """Return a field with its help, its default and its limits."""
+    return Field(default=default, description=text, **limits)
+
+
 class Options(BaseModel):
     """Options that belong together: values never change, and a name that none of them has is refused."""
 
@@ -104,38 +109,34 @@ class Options(BaseModel):
 class ProblemConfig(Options):
     """What a training run and every cell of a sweep have in common: the data, and parts of the problem."""
 
-    store: NonEmpty = Field(default=DATA_STORE, description="Store that holds the dataset")
-    dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
-    weights: Weights | tuple[float, ...] | None = Field(
-        default=None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
+    store: NonEmpty = option("Store that holds the dataset", DATA_STORE)
+    dataset: NonEmpty = option("Dataset id, or latest", "latest")
+    weights: Weights | tuple[float, ...] | None = option(
+        "Rank weights of the weighted losses: flat, linear, exponential or numbers"
     )
-    margins: MarginsText | None = Field(
-        default=None,
-        description="Margins of the structured hinge: an m x m matrix (.npy or .csv), logit-adjusted[:TAU] or"
-        " ldam[:POWER] by class sizes, or tree:FILE of child,parent",
+    margins: MarginsText | None = option(
+        "Margins of the structured hinge: an m x m matrix (.npy or .csv), logit-adjusted[:TAU] or"
+        " ldam[:POWER] by class sizes, or tree:FILE of child,parent"
     )
-    temperature: float | None = Field(
-        default=None, gt=0.0, allow_inf_nan=False, description="Temperature of the loss ldr_kl (0.3)"
+    temperature: float | None = option("Temperature of the loss ldr_kl (0.3)", gt=0.0, allow_inf_nan=False)
+    smoothing_kind: Literal["moreau", "others"] = option(
+        "Smooth in all m scores, or (others) in those of the other classes only", "moreau"
     )
-    smoothing_kind: Literal["moreau", "others"] = Field(
-        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes only"
-    )
-    class_weight: ClassWeightOption = Field(
-        default="none",
-        description="balanced: every class counts equally, whatever its number of rows; or weights of"
+    class_weight: ClassWeightOption = option(
+        "balanced: every class counts equally, whatever its number of rows; or weights of"
         " classes, 1 for others, as cat=2,dog=0.5 or a file (.csv with a line class,weight for each, .json)",
+        "none",
     )
-    kernel: KernelName | None = Field(
-        default=None,
-        description="Exact kernel: linear, rbf, polynomial, chi2, laplacian or intersection; precomputed (not"
-        " for a sweep) where each row holds its values with the training rows; none trains on the features",
+    kernel: KernelName | None = option(
+        "Exact kernel: linear, rbf, polynomial, chi2, laplacian or intersection; precomputed (not"
+        " for a sweep) where each row holds its values with the training rows; none trains on the features"
     )
-    transforms: TransformNames = Field(
-        default=DEFAULT_TRANSFORMS,
-        description="Transforms fitted on the training rows, in this order: any of l2, power:0.5, hellinger,"
+    transforms: TransformNames = option(
+        "Transforms fitted on the training rows, in this order: any of l2, power:0.5, hellinger,"
         " chi2, standardize, pca:N, nystroem:N, fourier:N and bias, or none",
+        DEFAULT_TRANSFORMS,
     )
-    seed: int = Field(default=0, ge=0, description="Seed of the random numbers")
+    seed: int = option("Seed of the random numbers", 0, ge=0)
 
 
 class TrainConfig(ProblemConfig):
@@ -145,65 +146,43 @@ class TrainConfig(ProblemConfig):
     the same as in that run, except the stopping rules and the pace of checkpoints.
     """
 
-    loss: NonEmpty = Field(
-        default=DEFAULT_LOSS, description=", ".join(LOSS_RULES) + "; with k alone topk_hinge"
-    )
-    k: int | None = Field(
-        default=None, ge=1, description="k of the top-k losses (5, or half of the classes if they are few)"
-    )
-    C: float = Field(default=1.0, gt=0.0, allow_inf_nan=False, description="Cost of the losses, 1 / (lam n)")
-    smoothing: float = Field(
-        default=0.0, ge=0.0, allow_inf_nan=False, description="gamma of the Moreau envelope of a hinge"
-    )
-    average_top: float | None = Field(
-        default=None,
+    loss: NonEmpty = option(", ".join(LOSS_RULES) + "; with k alone topk_hinge", DEFAULT_LOSS)
+    k: int | None = option("k of the top-k losses (5, or half of the classes if they are few)", ge=1)
+    C: float = option("Cost of the losses, 1 / (lam n)", 1.0, gt=0.0, allow_inf_nan=False)
+    smoothing: float = option("gamma of the Moreau envelope of a hinge", 0.0, ge=0.0, allow_inf_nan=False)
+    average_top: float | None = option(
+        "Minimise the mean of the K largest losses, not of all; below 1 a share of the rows",
         gt=0.0,
         allow_inf_nan=False,
-        description="Minimise the mean of the K largest losses, not of all; below 1 a share of the rows",
     )
-    method: NonEmpty = Field(
-        default=DEFAULT_METHOD, description="auto chooses by the problem: " + ", ".join(METHOD_NAMES)
+    method: NonEmpty = option("auto chooses by the problem: " + ", ".join(METHOD_NAMES), DEFAULT_METHOD)
+    kernel_gamma: float | Literal["scale", "auto", "median"] | None = option(
+        "gamma of the kernel: a number, scale = 1 / (d var X), auto = 1 / d or median = 1 over"
+        " the median distance"
     )
-    kernel_gamma: float | Literal["scale", "auto", "median"] | None = Field(
-        default=None,
-        description="gamma of the kernel: a number, scale = 1 / (d var X), auto = 1 / d or median = 1 over"
-        " the median distance",
-    )
-    kernel_degree: int | None = Field(default=None, ge=1, description="Degree of the polynomial kernel (3)")
-    kernel_coef0: float | None = Field(
-        default=None, ge=0.0, allow_inf_nan=False, description="Constant of the polynomial kernel (0)"
-    )
-    kernel_bytes: int = Field(
-        default=8 << 30, ge=1, description="Most bytes of memory for the kernel matrix and its factor"
-    )
-    tol: float = Field(default=1e-3, gt=0.0, lt=1.0, description="Relative duality gap to reach")
-    max_passes: int = Field(default=1000, ge=1, description="Most passes over the data")
-    time_limit: float | None = Field(default=None, gt=0.0, description="Most seconds of training")
-    blocks: int | None = Field(
-        default=None,
+    kernel_degree: int | None = option("Degree of the polynomial kernel (3)", ge=1)
+    kernel_coef0: float | None = option("Constant of the polynomial kernel (0)", ge=0.0, allow_inf_nan=False)
+    kernel_bytes: int = option("Most bytes of memory for the kernel matrix and its factor", 8 << 30, ge=1)
+    tol: float = option("Relative duality gap to reach", 1e-3, gt=0.0, lt=1.0)
+    max_passes: int = option("Most passes over the data", 1000, ge=1)
+    time_limit: float | None = option("Most seconds of training", gt=0.0)
+    blocks: int | None = option(
+        "Blocks of rows that are updated at the same time, at least one per worker; fewer blocks"
+        " take fewer rounds (default: by the size of the data)",
         ge=1,
         le=BLOCKS_AT_MOST,
-        description="Blocks of rows that are updated at the same time, at least one per worker; fewer blocks"
-        " take fewer rounds (default: by the size of the data)",
     )
-    resume: NonEmpty | None = Field(default=None, description="Id of an interrupted run to continue")
-    start_from: NonEmpty | None = Field(
-        default=None, description="Id of a model of the store to start from (default: from zero)"
+    resume: NonEmpty | None = option("Id of an interrupted run to continue")
+    start_from: NonEmpty | None = option("Id of a model of the store to start from (default: from zero)")
+    keep_duals: bool | None = option(
+        "Store the dual variables with the model (default: if they are small, or no larger than"
+        " the features and held anyway)"
     )
-    keep_duals: bool | None = Field(
-        default=None,
-        description="Store the dual variables with the model (default: if they are small, or no larger than"
-        " the features and held anyway)",
+    checkpoint_seconds: float = option("Seconds between checkpoints, more if saving is slow", 2.0, gt=0.0)
+    chosen: dict[str, Any] | None = option(
+        "What the search compared that chose loss, C and transforms", json_schema_extra={"flag": False}
     )
-    checkpoint_seconds: float = Field(
-        default=2.0, gt=0.0, description="Seconds between checkpoints, more if saving is slow"
-    )
-    chosen: dict[str, Any] | None = Field(
-        default=None,
-        description="What the search compared that chose loss, C and transforms",
-        json_schema_extra={"flag": False},
-    )
-    certify: bool = Field(default=True, description="Recompute the gap from what was stored, after training")
+    certify: bool = option("Recompute the gap from what was stored, after training", True)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -256,16 +235,15 @@ LEFT = ("loss", "C", "k")
 class SearchConfig(Options):
     """Whether loss, C and scaling are searched, and for which accuracy."""
 
-    auto: bool | None = Field(
-        default=None,
-        description="Search loss, C and, of imported columns, scaling before training, with the work of"
-        " six trainings at most, or 10 seconds of computing where that is more",
+    auto: bool | None = option(
+        "Search loss, C and, of imported columns, scaling before training, with the work of"
+        " six trainings at most, or 10 seconds of computing where that is more"
     )
-    goal: str = Field(
-        default="top-1",
-        alias="for",
-        description="Accuracy to search for: top-1, another such as top-3, top-k (5, or half of the classes)"
+    goal: str = option(
+        "Accuracy to search for: top-1, another such as top-3, top-k (5, or half of the classes)"
         " or macro, the mean over classes",
+        "top-1",
+        alias="for",
     )
 
     @field_validator("goal")
@@ -311,27 +289,18 @@ class SearchConfig(Options):
 class ClusterConfig(Options):
     """Where a job runs: in this process (workers = 0), on a cluster of its own, or on a running one."""
 
-    workers: int | None = Field(
-        default=None, ge=0, description="Workers; 0: in this process (default: one per core)"
+    workers: int | None = option("Workers; 0: in this process (default: one per core)", ge=0)
+    threads_per_worker: int = option("Threads of each worker", 1, ge=1)
+    memory_limit: NonEmpty | None = option(
+        "Memory of all processes together, such as 6GiB; a running cluster keeps its own limits"
     )
-    threads_per_worker: int = Field(default=1, ge=1, description="Threads of each worker")
-    memory_limit: NonEmpty | None = Field(
-        default=None,
-        description="Memory of all processes together, such as 6GiB; a running cluster keeps its own limits",
+    scheduler: NonEmpty | None = option("Address of a running Dask scheduler")
+    cache_bytes: int = option("Bytes of features kept in memory, all workers together", 1 << 30, ge=0)
+    worker_wait: float = option("Seconds to wait for a first worker", 60.0, gt=0.0)
+    heartbeat_timeout: float = option(
+        "Seconds without a heartbeat, or progress of its call, after which a worker is lost", 60.0, gt=0.0
     )
-    scheduler: NonEmpty | None = Field(default=None, description="Address of a running Dask scheduler")
-    cache_bytes: int = Field(
-        default=1 << 30, ge=0, description="Bytes of features kept in memory, all workers together"
-    )
-    worker_wait: float = Field(default=60.0, gt=0.0, description="Seconds to wait for a first worker")
-    heartbeat_timeout: float = Field(
-        default=60.0,
-        gt=0.0,
-        description="Seconds without a heartbeat, or progress of its call, after which a worker is lost",
-    )
-    dashboard: bool = Field(
-        default=False, description="Serve Dask's dashboard on this machine, to all who use it"
-    )
+    dashboard: bool = option("Serve Dask's dashboard on this machine, to all who use it", False)
 
     @property
     def left_to_scheduler(self) -> tuple[str, ...]:
@@ -347,5 +316,5 @@ class ClusterConfig(Options):
 class EvaluateConfig(Options):
     """What is evaluated after training."""
 
-    split: Literal["train", "val", "test"] = Field(default="test", description="Rows to evaluate on")
-    confused: int = Field(default=20, ge=0, description="Most confused pairs to list")
+    split: Literal["train", "val", "test"] = option("Rows to evaluate on", "test")
+    confused: int = option("Most confused pairs to list", 20, ge=0)
