@@ -101,10 +101,7 @@ class Draft:
 
 
 class StoredEntry:
-    """A visible entry, opened for reading.
-
-    Pickles with its record, so that every process reads the same arrays even if the key gets a new entry.
-    """
+    """A visible entry, pickled with its record: every process reads the same arrays."""
 
     kind: ClassVar[CacheKind]
 

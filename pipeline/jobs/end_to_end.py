@@ -95,10 +95,7 @@ def check_places(store: str, train: TrainConfig, cluster: ClusterConfig | None, 
 
 @dataclass(frozen=True)
 class JobResult:
-    """The outcome of a whole job: the model, its metrics on held-out rows and the place of the report.
-
-    `features` describes them; `reused` says that the same data and options had been trained before.
-    """
+    """Outcome of a whole job; `features` describes them, `reused` says that an earlier run had trained it."""
 
     train: TrainResult
     evaluation: Evaluation | MultilabelEvaluation | None

@@ -133,10 +133,7 @@ class StoredModel:
         return scores
 
     def dataset(self) -> Dataset:
-        """Return the dataset it was trained on, or one with the same rows that took its place.
-
-        `InputError` if there is neither, or the dataset is not the same any more.
-        """
+        """Return its dataset, or one with the same rows in its place; `InputError` if neither is the same."""
         record = self.model.record
         try:
             dataset = Dataset.open(self.model.store, record.dataset)
@@ -173,10 +170,7 @@ class StoredModel:
         return None
 
     def rows(self, split: str) -> TrainingRows:
-        """Return rows of one split of its dataset, transformed as in training.
-
-        `IntegrityError` where the record's transforms do not make of its rows what the weights take.
-        """
+        """Return transformed rows of one split; `IntegrityError` where they do not fit the weights."""
         dataset = self.dataset()
         if dataset.info.d != self.input_width:
             raise IntegrityError(
@@ -206,10 +200,7 @@ class StoredModel:
 
 
 def record_if_possible(model_url: str, result: Any, **changes: Any) -> None:
-    """Add a revision with what was measured; where the store cannot be written, say so and go on.
-
-    `NotStoredError` with the `result` where no room is left: the store was to keep it.
-    """
+    """Add a revision, or say that the store is not writable; `NotStoredError` with `result` if it is full."""
     try:
         update_record(model_url, **changes)
     except AccessError as error:

@@ -285,7 +285,8 @@ class RunFollower:
 
     def __init__(self, store: Store, run_id: str, *, rows: int = 2048) -> None:
         self._store, self._run_id, self._rows = store, run_id, rows
-        self._tol = _tolerance(read_run(store, run_id).config)
+        tol = read_run(store, run_id).config.get("tol")
+        self._tol = float(tol) if isinstance(tol, int | float) else None
         self._reader = HistoryReader(store, run_id)
         self._state = RunState(rows)
         self._outcome: Mapping[str, Any] | None = None
@@ -415,11 +416,6 @@ class RunState:
         if self._ended is None:
             return "running"
         return "publishing" if self._ended.facts.get("reason") is None else "stopped"
-
-
-def _tolerance(config: Mapping[str, Any]) -> float | None:
-    tol = config.get("tol")
-    return float(tol) if isinstance(tol, int | float) else None
 
 
 # Fewer rounds show no trend.

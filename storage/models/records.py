@@ -167,7 +167,9 @@ def save_model(
     name = _MODELS.reserve(store)
     with whole_or_nothing(store, _arrays_folder(name)):
         entries = write_group(store, _arrays_folder(name), MODEL_ENCODING, arrays, duals)
-        _check_dual_rows(entries, record.n)
+        rows = stored_rows(entries)
+        if rows not in (0, record.n):
+            raise FormatError(f"the model has {record.n} examples, and dual variables of {rows} were given")
     published = replace(record, id=name, created=now(), revision=1)
     files = [entry.to_json() for entry in entries]
     # An error here does not mean that the record was not put, so the files it names stay.
@@ -312,12 +314,6 @@ def model_folder(name: str) -> str:
 
 def _arrays_folder(name: str) -> str:
     return _MODELS.path(name, "arrays")
-
-
-def _check_dual_rows(entries: list[FileEntry], n: int) -> None:
-    rows = stored_rows(entries)
-    if rows not in (0, n):
-        raise FormatError(f"the model has {n} examples, and dual variables of {rows} were given")
 
 
 def save_calibration(

@@ -127,9 +127,11 @@ class _Plan:
         self.catalog = read_catalog(store)
 
     def made(self) -> PruningPlan:
-        models = self._models_kept()
+        kept = self.policy.kept({record.id: record.created for record in self.models}, self.now)
+        special = {self.standing.champion, self.standing.previous, *self.standing.pinned}
+        models = kept | {record.id for record in self.models if record.id in special}
         runs = self._runs_kept(models)
-        sweeps = self._sweeps_kept()
+        sweeps = self.policy.kept({sweep.id: sweep.created for sweep in self.sweeps}, self.now)
         datasets = self._datasets_kept(models, runs, sweeps)
         going = [
             *self._models(models),
@@ -146,17 +148,9 @@ class _Plan:
         staying = {"model": models, "run": runs, "sweep": sweeps, "dataset": datasets}
         return PruningPlan(tuple(going), {kind: tuple(sorted(names)) for kind, names in staying.items()})
 
-    def _models_kept(self) -> set[str]:
-        kept = self.policy.kept({record.id: record.created for record in self.models}, self.now)
-        special = {self.standing.champion, self.standing.previous, *self.standing.pinned}
-        return kept | {record.id for record in self.models if record.id in special}
-
     def _runs_kept(self, models: Collection[str]) -> set[str]:
         kept = self.policy.kept({run.id: run.created for run in self.runs}, self.now)
         return kept | {record.run for record in self.models if record.id in models and record.run}
-
-    def _sweeps_kept(self) -> set[str]:
-        return self.policy.kept({sweep.id: sweep.created for sweep in self.sweeps}, self.now)
 
     def _datasets_kept(
         self, models: Collection[str], runs: Collection[str], sweeps: Collection[str]
@@ -365,11 +359,7 @@ def prune(store: Store, policy: RetentionPolicy, now: datetime, by: str = "topli
 
 
 def remove_now(store: Store, datasets: Sequence[DatasetInfo], reason: str, by: str, now: datetime) -> Pruned:
-    """Remove datasets at once, whatever the policy, with the results computed from them.
-
-    Those being read on a local disk are hidden at once and listed in `in_use`; the next pruning removes their
-    files.
-    """
+    """Remove datasets and their results at once; those being read are hidden, `in_use`, pruned later."""
     with held_lease(store, PRUNE_LEASE, by, wait=_WAIT_SECONDS) as lease:
         return _Pruning(store, now, by, lease).remove(datasets, reason)
 

@@ -90,7 +90,11 @@ class LocalStore(Store):
     def _read_range(self, path: str, start: int, length: int) -> bytes:
         with self._locate(path).open("rb", buffering=0) as file:
             file.seek(start)
-            return _read_up_to(file.fileno(), length)
+            pieces: list[bytes] = []
+            while length > 0 and (piece := os.read(file.fileno(), length)):
+                pieces.append(piece)
+                length -= len(piece)
+            return b"".join(pieces)
 
     def _write_bytes(self, path: str, data: bytes) -> None:
         self._write(path, data, _renamed)
@@ -183,10 +187,7 @@ class LocalStore(Store):
         return free
 
     def _make_folders(self, folder: Path) -> None:
-        """Make `folder` and its parents, each on the disk before anything is put into it.
-
-        An existing folder may not be on the disk yet if its maker was killed.
-        """
+        """Make `folder` and its parents, each put on the disk: a killed maker may have left one off it."""
         if folder == self._root:
             return
         with suppress(FileNotFoundError):
@@ -242,14 +243,6 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _read_up_to(descriptor: int, length: int) -> bytes:
-    pieces: list[bytes] = []
-    while length > 0 and (piece := os.read(descriptor, length)):
-        pieces.append(piece)
-        length -= len(piece)
-    return b"".join(pieces)
 
 
 def _sync_folder(folder: Path) -> None:

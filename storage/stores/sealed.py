@@ -56,11 +56,7 @@ def put_marked(store: Store, path: str, record: Mapping[str, Any]) -> bool:
 
 
 def read_record(store: Store, path: str, kind: str) -> dict[str, Any]:
-    """Return the record at `path`.
-
-    Raises `NotFoundError`, `IntegrityError` for a damaged or misplaced one, and `FormatError` for another
-    type or version.
-    """
+    """Return the record; `NotFoundError`, `IntegrityError` if damaged or misplaced, or `FormatError`."""
     record = unsealed(store, path)
     check_encoding(record, kind, join(store.url, path))
     return record
@@ -74,11 +70,7 @@ def sealed(path: str, record: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(store: Store, path: str) -> dict[str, Any]:
-    """Return the record at `path` that `sealed` encoded.
-
-    Raises `NotFoundError`, and `IntegrityError` if it was changed, is misplaced, or is not signed with the
-    key of the environment.
-    """
+    """Return what `sealed` encoded; `NotFoundError`, `IntegrityError` if changed, misplaced, unsigned."""
     place = join(store.url, path)
     record = unseal(store.read_bytes(path), place)
     signature = record.pop(_SIGNATURE, None)
@@ -155,10 +147,7 @@ class NumberedFolders:
         return self.path(name, _RESERVATION)
 
     def remove(self, store: Store, name: str, reason: str) -> None:
-        """Remove a folder's files, except those that reserve its number and say why it is gone.
-
-        It becomes invisible at once; calling it again finishes an interrupted removal.
-        """
+        """Hide a folder, remove all but what reserves its number and says why; repeatable."""
         bury(store, self.path(name), reason)
         delete_inside(store, self.path(name), but=(TOMBSTONE, _RESERVATION))
 
@@ -171,10 +160,7 @@ class NumberedFolders:
 
 @dataclass(frozen=True)
 class RecordedFolders(NumberedFolders, Generic[T]):
-    """Numbered folders that each have a sealed record of type `kind`, and an outcome once ended.
-
-    They are read as the dataclass `made`, with `id` the name and `outcome` None before the end.
-    """
+    """Numbered folders with a sealed record of type `kind`, read as `made` with `id` and any outcome."""
 
     record: str
     kind: str
