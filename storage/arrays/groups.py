@@ -372,11 +372,7 @@ _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
 
 
 def write_group(
-    store: Store,
-    folder: str,
-    kind: str,
-    arrays: Mapping[str, NDArray[Any]],
-    duals: DualSource | None,
+    store: Store, folder: str, kind: str, arrays: Mapping[str, NDArray[Any]], duals: DualSource | None
 ) -> list[FileEntry]:
     """Write arrays as a Zarr group of encoding `kind`, and the duals of a source; return the files."""
     for name in arrays:

@@ -81,11 +81,7 @@ def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_labels_and_splits(
-    labels: ArrayLike,
-    split: ArrayLike,
-    n_rows: int,
-    m: int,
-    label_sets: LabelSetTable | None = None,
+    labels: ArrayLike, split: ArrayLike, n_rows: int, m: int, label_sets: LabelSetTable | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
     """Return the labels as int32 and split as int8, both (n_rows,).
 

@@ -221,12 +221,7 @@ class Lease:
 
 @contextmanager
 def held_lease(
-    store: Store,
-    name: str,
-    by: str,
-    *,
-    wait: float = 0.0,
-    terms: LeaseTerms = DEFAULT_TERMS,
+    store: Store, name: str, by: str, *, wait: float = 0.0, terms: LeaseTerms = DEFAULT_TERMS
 ) -> Iterator[Lease]:
     """Hold the lease `name` for `by`, waiting up to `wait` seconds; `LeaseHeldError` names the holder."""
     with ExitStack() as held:

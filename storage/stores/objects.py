@@ -16,11 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from topline.storage.errors import (
-    ConflictError,
-    MissingExtraError,
-    UnsupportedURLError,
-)
+from topline.storage.errors import ConflictError, MissingExtraError, UnsupportedURLError
 from topline.storage.stores.base import Names, Store
 from topline.storage.stores.local import PARTIAL, LocalStore
 from topline.storage.stores.urls import StoreURL, join, parse_url
@@ -105,10 +101,7 @@ class ObjectStore(Store):
             raise MissingExtraError(
                 f"{self.url} needs {module}, which is not installed; run: pip install 'topline[{extra}]'"
             ) from error
-        self._failures = (
-            OSError,
-            *(_load(name) for name in _FAILURES[address.scheme]),
-        )
+        self._failures = (OSError, *(_load(name) for name in _FAILURES[address.scheme]))
         self._opened: tuple[int, Any] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
