@@ -22,7 +22,7 @@ from tests.reproduce.average_top.experiments import (
     grid_of_C,
     in_unit_box,
 )
-from tests.reproduce.average_top.released import Released
+from tests.reproduce.average_top.stochastic import Released
 from tests.reproduce.average_top.tables import CLASSIFICATION, PAPER_SPLITS, two_classes
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 

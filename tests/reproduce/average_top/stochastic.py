@@ -1,12 +1,16 @@
-"""The paper's stochastic gradient descent, eq. 4: the baseline that the exact methods replace.
+"""Stochastic gradients: the paper's, eq. 4, the baseline that exact methods replace, and the released code's.
 
 A step draws an example and, with eta_t = step / sqrt(t),
 
     w <- w - eta_t (l'(z_i) x_i [l_i > t] + w / C_3),    t <- [t - eta_t (k/n - [l_i > t])]_+,
 
 on eq. 3, whose C_3 is C n/k here (`aggregates`).  It keeps no dual variables and cannot say how far it got;
-`certify` can.  The authors' released code differs in this: w starts anywhere in [0, 1]^d and t at l_[k+1],
-steps are C_3 times longer, and with the hinge t <= 1: where it has not converged that decides its end.
+`certify` can.  The authors' released code minimises C_3 times eq. 3, so that its steps are C_3 times longer:
+
+    w <- w - eta_t (w + C_3 l'(z_i) x_i [l_i > t]),    t <- clip(t - eta_t C_3 (k/n - [l_i > t]), 0, l(0)),
+
+with the examples in their order, w anywhere in [0, 1]^d and t = l_[k+1] at first, which the mean of all
+iterates counts, and the logistic loss in nats: where it has not converged that decides its end.
 Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017, eq. 4.
 """
 
@@ -15,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,6 +42,8 @@ from topline.solvers.typing import Float64Array, Int64Array
 _CODES: Mapping[str, int] = MappingProxyType(
     {Hinge.name: 0, Logistic.name: 1, Square.name: 2, Absolute.name: 3}
 )
+#: The logistic loss without the factor that makes it 1 at a score of 0.
+_NATS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,42 +103,93 @@ def descend(
     if epochs < 1 or not 0.0 < step < np.inf:
         raise InvalidProblemError(f"epochs is {epochs} and step {step}; give positive numbers")
     generator = np.random.default_rng(seed)
-    X, code = np.ascontiguousarray(problem.X), _CODES[problem.loss.name]
-    share, C = problem.k / problem.n, C_to_equation_3(problem.C, problem.k, problem.n)
+    code, C = _CODES[problem.loss.name], C_to_equation_3(problem.C, problem.k, problem.n)
+    X, y, walk = np.ascontiguousarray(problem.X), problem.y, Walk(code, problem.k / problem.n, C, step, C)
     w, mean, threshold = np.zeros(problem.d), np.zeros(problem.d), 0.0
     for epoch in range(epochs):
         order = generator.permutation(problem.n)
-        threshold = _steps(X, problem.y, order, code, share, C, step, epoch * problem.n, threshold, w, mean)
+        threshold = _steps(X, y, order, walk, epoch * problem.n, threshold, w, mean)
     return mean if averaged else w, threshold
+
+
+#: What the released script sets.
+EPOCHS, STEP = 1000, 1e-3
+_START = 3
+
+
+def released_descent(
+    X: Float64Array, y: Float64Array, loss: str, k: float, C: float, epochs: int = EPOCHS, step: float = STEP,
+    *, averaged: bool = True,
+) -> Float64Array:  # fmt: skip
+    """Return the mean of the released code's iterates, or the last, for X (n, d) and signs y (n,).
+
+    `loss` is hinge or logistic, and `C` that of eq. 3.
+    """
+    w = np.random.default_rng(_START).uniform(size=X.shape[1])
+    n, code = len(y), _NATS if loss == "logistic" else _CODES[loss]
+    losses, most = (
+        np.array([_loss(code, z, sign)[0] for z, sign in zip(X @ w, y, strict=True)]),
+        _loss(code, 0.0, 1.0)[0],
+    )
+    threshold = min(float(np.sort(losses)[::-1][int(k)]) if k < n else 0.0, most)
+    walk, mean = Walk(code, k / n, C, step * C, np.inf, most, 1), w.copy()
+    X = np.ascontiguousarray(X)
+    for epoch in range(epochs):
+        threshold = _steps(X, y, np.arange(n), walk, epoch * n, threshold, w, mean)
+    return mean if averaged else w
+
+
+@dataclass(frozen=True)
+class Released:
+    """Trains as the released code does; `scaled` is its C n/k, without it C is that of eq. 3."""
+
+    epochs: int = EPOCHS
+    step: float = STEP
+    scaled: bool = True
+    averaged: bool = True
+
+    def __call__(self, problem: AverageTopProblem) -> tuple[Float64Array, bool]:
+        """Give the mean of the iterates, or the last."""
+        C = C_to_equation_3(problem.C, problem.k, problem.n) if self.scaled else problem.C
+        return released_descent(
+            np.asarray(problem.X), problem.y, problem.loss.name, problem.k, C, self.epochs, self.step,
+            averaged=self.averaged,
+        ), False  # fmt: skip
+
+
+class Walk(NamedTuple):
+    """How far steps go: of a loss by its code, with k/n, C_3, the first step and the longest.
+
+    `most` bounds t, and `before` counts the iterates in the mean before the first step.
+    """
+
+    code: int
+    share: float
+    C: float
+    step: float
+    longest: float
+    most: float = np.inf
+    before: int = 0
 
 
 @jit
 def _steps(
-    X: Float64Array,
-    y: Float64Array,
-    order: Int64Array,
-    code: int,
-    share: float,
-    C: float,
-    step: float,
-    taken: int,
-    threshold: float,
-    w: Float64Array,
-    mean: Float64Array,
-) -> float:
+    X: Float64Array, y: Float64Array, order: Int64Array, walk: Walk, taken: int, threshold: float,
+    w: Float64Array, mean: Float64Array,
+) -> float:  # fmt: skip
     """Take one step for each example in the order; w and the mean of all iterates change in place."""
     for place in range(len(order)):
         i = order[place]
         number = taken + place + 1
-        eta = min(step / np.sqrt(number), C)
-        loss, slope = _loss(code, np.dot(X[i], w), y[i])
+        eta = min(walk.step / np.sqrt(number), walk.longest)
+        loss, slope = _loss(walk.code, np.dot(X[i], w), y[i])
         counts = loss > threshold
-        shrink = 1.0 - eta / C
+        shrink = 1.0 - eta / walk.C
         change = eta * slope if counts else 0.0
         for j in range(len(w)):
             w[j] = shrink * w[j] - change * X[i, j]
-            mean[j] += (w[j] - mean[j]) / number
-        threshold = max(threshold - eta * (share - (1.0 if counts else 0.0)), 0.0)
+            mean[j] += (w[j] - mean[j]) / (number + walk.before)
+        threshold = min(max(threshold - eta * (walk.share - (1.0 if counts else 0.0)), 0.0), walk.most)
     return threshold
 
 
@@ -141,12 +199,12 @@ def _loss(code: int, z: float, y: float) -> tuple[float, float]:
     if code == 0:
         loss = max(1.0 - y * z, 0.0)
         return loss, -y if loss > 0.0 else 0.0
-    if code == 1:
-        margin = y * z
+    if code == 1 or code == _NATS:
+        margin, unit = y * z, np.log(2.0) if code == 1 else 1.0
         decay = np.exp(-abs(margin))
-        loss = (np.log1p(decay) + max(-margin, 0.0)) / np.log(2.0)
+        loss = (np.log1p(decay) + max(-margin, 0.0)) / unit
         wrong = (decay if margin > 0.0 else 1.0) / (1.0 + decay)
-        return loss, -y * wrong / np.log(2.0)
+        return loss, -y * wrong / unit
     residual = z - y
     if code == 2:
         return residual * residual, 2.0 * residual

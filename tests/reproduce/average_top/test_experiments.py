@@ -29,8 +29,7 @@ from tests.reproduce.average_top.experiments import (
     sinc,
     to_unit_interval,
 )
-from tests.reproduce.average_top.released import Released, released_descent
-from tests.reproduce.average_top.stochastic import stochastic_gradient
+from tests.reproduce.average_top.stochastic import Released, released_descent, stochastic_gradient
 from tests.reproduce.average_top.toys import TOYS, UNIT, fresh_errors, training_errors, with_constant
 from tests.reproduce.formats import Examples
 from tests.solvers.average_top.problems import EVERY_LOSS, examples

@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tests.reproduce.average_top.experiments import grid_of_k, misclassification
-from tests.reproduce.average_top.released import released_descent
+from tests.reproduce.average_top.stochastic import released_descent
 from tests.reproduce.formats import Examples
 from tests.reproduce.score import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
