@@ -271,6 +271,7 @@ class _Sample(NamedTuple):
     left: float
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _sampled(problem: Problem, rows: RowSource, weights: Float64Array | None) -> _Sample:
     """Return what a few rows of each part say."""
     n, dtype = problem.n, compute_dtype(rows.dtype)
