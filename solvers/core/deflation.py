@@ -10,8 +10,7 @@ are shorter by the same factor.  With p (m,), the proximal point method puts
 and moves p towards its minimum by steps p <- kappa v + (1 - kappa) p.  Each block then sees the same problem
 with the examples' part along u shrunk by sqrt(kappa), and weights whose part along u is
 kappa v + (1 - kappa) p.  The line search is still on D itself.  The smoothness of the risk in p,
-C sum t_i^2 / m with t_i = <x_i, u>, limits how far kappa may fall before the steps of p become the slower
-part.  `python -m tests.benchmarks.solvers.block_rounds` prints rounds with and without it.
+C sum t_i^2 / m with t_i = <x_i, u>, limits how far kappa may fall before the steps of p are slower.
 Sources: R. T. Rockafellar, "Augmented Lagrangians and applications of the proximal point algorithm in convex
 programming", 1976; for blocks C. Ma et al., "Adding vs. averaging in distributed primal-dual optimization",
 2015.

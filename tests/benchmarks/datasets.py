@@ -40,6 +40,15 @@ class DataSet:
         """Whether it is dense with d >= 256: frozen features of images."""
         return not sparse.issparse(self.X) and self.X.shape[1] >= 256
 
+    def shuffled(self) -> DataSet:
+        """Return the rows in an order of their own, always the same."""
+        order = np.random.default_rng(0).permutation(len(self.y))
+        return DataSet(self.name, self.X[order], self.y[order])
+
+    def first(self, rows: int | None) -> DataSet:
+        """Return so many rows, all where that is None."""
+        return DataSet(self.name, self.X[:rows], self.y[:rows])
+
     @property
     def title(self) -> str:
         """Name and sizes."""

@@ -1,16 +1,14 @@
 """Exact kernels on two workers: CPU time, memory and what they grow with, beside scikit-learn's SVC.
 
     python -m tests.benchmarks.kernels.rbf_machines [--data FOLDER] [--rows 5000 10000 20000]
-        [--synthetic 15000 30000 60000] [--factor SECONDS] [--method NAME] [--plot PAGE]
-        [--quick]
+        [--synthetic 15000 30000 60000] [--factor SECONDS] [--method NAME] [--quick]
 
 trains RBF machines at C = 4, gamma = "scale", by `topline train` on stores of letter (all 20,000 rows in an
 order of their own, and the first so many of them), max and top-5 hinge, to a certified gap of 1e-3, and on a
 synthetic set (d = 64, m = 10) of `--synthetic` rows to 1e-2.  Of each it also prints how CPU time and memory
-grow: the power of n that fits the sizes best; `--plot` draws it as a page.  CPU time is that of all
-processes, certificate included, and so is memory: PSS at its most, the coordinator's own share of that, and
-its own most RSS.  SVC solves another problem, one machine for each pair of classes: its time is a yardstick,
-not a rival.
+grow: the power of n that fits the sizes best.  CPU time is that of all processes, certificate included, and
+so is memory: PSS at its most, the coordinator's own share of that, and its own most RSS.  SVC solves another
+problem, one machine for each pair of classes: its time is a yardstick, not a rival.
 
 `--factor SECONDS` also solves the same problems of letter by the factor of the whole kernel matrix, here,
 each until it is solved or has had so many seconds, and prints how many times the CPU time that is: at least
@@ -19,7 +17,6 @@ so many, where it was not solved.  It takes 24 n^2 bytes, 9.6 GB for 20,000 rows
 
 from __future__ import annotations
 
-import argparse
 import resource
 import tempfile
 import time
@@ -32,7 +29,7 @@ import numpy as np
 from sklearn.svm import SVC
 
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
-from tests.benchmarks.kernels.machines_page import write_page
+from tests.benchmarks.harness import print_head, print_row, read_options
 from tests.benchmarks.tree_memory import command_cost
 from tests.pipeline.small_data import write_dataset
 from topline import MaxHinge, Status, TopKHinge, solve
@@ -59,12 +56,12 @@ class Cost:
     coordinator_bytes: int
     coordinator_rss: int
 
-    def __str__(self) -> str:
-        return (
-            f"{self.name:<24}{self.n:>8,}{self.gap:>10.1e}{'yes' if self.certified else 'no':>5}"
-            f"{self.cpu:>9.1f}{self.wall:>8.0f}{self.all_bytes / 2**20:>9.0f}"
-            f"{self.coordinator_bytes / 2**20:>9.0f}{self.coordinator_rss / 2**20:>9.0f}"
-        )
+    def cells(self) -> list[str]:
+        sizes = (self.all_bytes, self.coordinator_bytes, self.coordinator_rss)
+        return [
+            self.name, f"{self.n:,}", f"{self.gap:.1e}", "yes" if self.certified else "no",
+            f"{self.cpu:.1f}", f"{self.wall:.0f}", *(f"{size / 2**20:.0f}" for size in sizes),
+        ]  # fmt: skip
 
 
 def synthetic(rows: int) -> DataSet:
@@ -79,9 +76,7 @@ def synthetic(rows: int) -> DataSet:
 
 def letters(folder: Path) -> DataSet:
     """Give all rows of letter in an order of their own; FileNotFoundError without the file."""
-    data = load("letter_all", folder)
-    order = np.random.default_rng(0).permutation(len(data.y))
-    return DataSet("letter", data.X[order], data.y[order])
+    return load("letter_all", folder).shuffled()
 
 
 def trained(
@@ -153,51 +148,31 @@ def factor_costs(data: DataSet, rows: int, seconds: float) -> dict[str, Cost]:
 
 def main(arguments: Sequence[str] | None = None) -> list[Cost]:
     """Measure and print; return the costs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--rows", type=int, nargs="*", default=[5000, 10000, 20000])
-    parser.add_argument(
-        "--synthetic", type=int, nargs="*", default=[15000, 30000, 60000], help="rows of synthetic sets"
-    )
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--method", default="auto", help="of the trainings, as `topline train` takes it")
-    parser.add_argument("--factor", type=float, default=0.0, help="seconds for the factor method; 0 for none")
-    parser.add_argument("--plot", type=Path, help="draw growth against n on this page")
-    parser.add_argument("--quick", action="store_true", help="a few hundred synthetic rows alone")
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__, arguments, data=DATA_DIR, rows=[5000, 10000, 20000], synthetic=[15000, 30000, 60000],
+        workers=2, method="auto", factor=0.0, quick=False,
+    )  # fmt: skip
     runs = []
     if options.quick:
         runs = [(synthetic(400), 400, "synthetic, max hinge", LOSSES["max hinge"], 1e-2)]
     else:
-        data = letters(options.data) if options.rows else None
         for rows in options.rows:
-            if data is not None:
-                runs += [(data, rows, f"letter, {name}", loss, 1e-3) for name, loss in LOSSES.items()]
+            data = letters(options.data)
+            runs += [(data, rows, f"letter, {name}", loss, 1e-3) for name, loss in LOSSES.items()]
         runs += [
             (synthetic(n), n, "synthetic, max hinge", LOSSES["max hinge"], 1e-2)
             for n in options.synthetic
             if n > 0
         ]
-    columns = (
-        ("gap", 10),
-        ("cert", 5),
-        ("CPU s", 9),
-        ("wall s", 8),
-        ("all MiB", 9),
-        ("own MiB", 9),
-        ("own RSS", 9),
+    print_head(
+        "problem", "n", "gap", "certified", "CPU s", "wall s", "all MiB", "own MiB", "own RSS", "SVC s"
     )
-    heads = "".join(f"{name:>{width}}" for name, width in (*columns, ("SVC s", 9)))
-    print(f"{'':<24}{'n':>8}{heads}")
     costs = []
     for data, rows, name, loss, tol in runs:
         cost = trained(data, rows, name, loss, tol, options.workers, options.method)
-        print(f"{cost}{svc_seconds(data, rows):>9.1f}", flush=True)
+        print_row(*cost.cells(), f"{svc_seconds(data, rows):.1f}")
         costs.append(cost)
-    lines = growth(costs)
-    print(*lines, sep="\n")
-    if options.plot:
-        write_page(options.plot, costs, lines)
+    print(*growth(costs), sep="\n")
     if options.factor and options.rows and not options.quick:
         _beside_the_factor(letters(options.data), max(options.rows), options.factor, costs)
     return costs
@@ -208,7 +183,7 @@ def _beside_the_factor(data: DataSet, rows: int, seconds: float, costs: Sequence
     blocks = {cost.name: cost for cost in costs if cost.n == rows}
     for name, cost in factor_costs(data, rows, seconds).items():
         least = "" if cost.certified else "at least "
-        print(f"{cost}  {least}{cost.cpu / blocks[name].cpu:.1f} times", flush=True)
+        print_row(*cost.cells(), f"{least}{cost.cpu / blocks[name].cpu:.1f} times")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.kernels import low_rank_start, machines_page, rbf_machines, wide_kernels
+from tests.benchmarks.kernels import low_rank_start, rbf_machines, wide_kernels
 
 
 @pytest.mark.benchmarks
@@ -22,21 +22,6 @@ def test_rbf_machines_runs(capsys: pytest.CaptureFixture[str]) -> None:
     # Python and NumPy alone; rows of one block are trained on by the coordinator itself.
     assert 50e6 < cost.coordinator_bytes <= cost.all_bytes
     assert "synthetic, max hinge" in capsys.readouterr().out
-
-
-@pytest.mark.benchmarks
-def test_growth_is_drawn_with_a_line_a_problem_and_a_row_a_training(tmp_path) -> None:
-    costs = [
-        rbf_machines.Cost(name, n, 1e-3, True, factor * n, 1.0, 700 << 20, 1, 300 << 20)
-        for name, factor in (("letter", 1e-3), ("synthetic", 2e-3))
-        for n in (5_000, 10_000)
-    ]
-    machines_page.write_page(tmp_path / "page.html", costs, rbf_machines.growth(costs))
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 3
-    assert page.count("<polyline") == 6
-    assert page.count("<tr><td>") == len(costs)
-    assert "letter: CPU time as n^1.00" in page
 
 
 @pytest.mark.benchmarks

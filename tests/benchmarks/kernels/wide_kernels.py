@@ -13,18 +13,15 @@ L L^T + diag(K - L L^T) in the place of K, and takes the exact step on K.  Every
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
-from typing import TypeVar
 from unittest.mock import patch
 
 import numpy as np
 
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
+from tests.benchmarks.harness import read_options, with_cpu
 from topline import MaxHinge, RBFKernel, SerialExecutor, SolveResult, solve
 from topline.solvers.blocks.ascent.sweeps import DenseTile, SweptPart, carry, scores, scratch_for, update_row
 from topline.solvers.blocks.kernel import PickedRows, TileRows, part_of
@@ -32,17 +29,10 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-T = TypeVar("T")
 SETS = {"letter": "letter_all/z", "satimage": "satimage/z", "digits": "digits/z"}
 TOL = 1e-3
 #: Rows to compile with: more than those whose matrix is factored whole.
 FEW = 1100
-
-
-def taken(work: Callable[[], T]) -> tuple[T, float]:
-    """Do some work; also give its CPU seconds."""
-    began = time.process_time()
-    return work(), time.process_time() - began
 
 
 def exact(
@@ -77,39 +67,30 @@ def compare(data: DataSet, C: float, rank: int, passes: int) -> list[tuple[str, 
     X = data.X.astype(np.float64)
     kernel = RBFKernel(0.1 * float(RBFKernel("median").resolved(data.X).gamma))
     K = kernel.matrix(X, X)
-    L, factored = taken(partial(pivoted_columns, K, rank))
-    A, before = taken(partial(of_factor, data, L.astype(np.float32), C))
+    L, factored = with_cpu(partial(pivoted_columns, K, rank))
+    A, before = with_cpu(partial(of_factor, data, L.astype(np.float32), C))
     rows = []
     for name, alone, start, spent in (
         ("sweeps alone", True, None, 0.0),
         ("extrapolated", False, None, 0.0),
         (f"from {rank} columns", False, A, factored + before),
     ):
-        found, cpu = taken(partial(exact, data, kernel, C, passes, start, alone=alone))
+        found, cpu = with_cpu(partial(exact, data, kernel, C, passes, start, alone=alone))
         rows.append((name, found.relative_gap, float(found.passes), spent + cpu))
-    (gap, count), cpu = taken(partial(solve_with_factor, K, L, data.y, data.m, C, TOL, passes))
+    (gap, count), cpu = with_cpu(partial(solve_with_factor, K, L, data.y, data.m, C, TOL, passes))
     return [*rows, (f"metric of {rank} columns", gap, count, factored + cpu)]
 
 
 def main(arguments: Sequence[str] | None = None) -> list[tuple[str, float, float, float]]:
     """Measure and print; give all of it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--sets", nargs="+", default=["letter", "satimage"], choices=list(SETS))
-    parser.add_argument("--rows", type=int, default=2000)
-    parser.add_argument("--C", type=float, nargs="+", default=[100.0, 1000.0])
-    parser.add_argument("--rank", type=int, default=200)
-    parser.add_argument("--passes", type=int, default=200)
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__, arguments, data=DATA_DIR, sets=["letter", "satimage"], rows=2000, C=[100.0, 1000.0],
+        rank=200, passes=200,
+    )  # fmt: skip
     found = []
     for name in options.sets:
-        whole = load(SETS[name], options.data)
-        order = np.random.default_rng(0).permutation(len(whole.y))
-        few, some = (
-            DataSet(name, whole.X[part], whole.y[part]) for part in (order[:1100], order[: options.rows])
-        )
+        whole = load(SETS[name], options.data).shuffled()
+        few, some = whole.first(FEW), whole.first(options.rows)
         compare(few, 1.0, 20, 1)
         for C in options.C:
             print(f"{name}, n {len(some.y):,}, C {C:g}", flush=True)

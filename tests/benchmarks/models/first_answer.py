@@ -17,7 +17,6 @@ comparisons one or two are above 2 by chance where all are equal, were they inde
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import tempfile
 import time
@@ -25,7 +24,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 from scipy import io
@@ -35,14 +33,20 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
 from tests.benchmarks.datasets import DATA_DIR, QUICK_ROWS, SETS
+from tests.benchmarks.harness import (
+    features_of,
+    print_head,
+    print_row,
+    read_options,
+    rows_and_labels,
+    unpacked,
+)
 from tests.benchmarks.models import photograph_accuracy
 from topline import TopKClassifier, TopKClassifierCV
-from topline.pipeline.ingest import extract, import_features
+from topline.pipeline.ingest import import_features
 from topline.pipeline.jobs import train_as_asked
-from topline.pipeline.options import ClusterConfig, ExtractConfig, ImportConfig, SearchConfig, TrainConfig
-from topline.pipeline.rows import StoredModel, TrainingRows
-from topline.storage.datasets import Dataset
-from topline.storage.stores import open_store
+from topline.pipeline.options import ClusterConfig, ImportConfig, SearchConfig, TrainConfig
+from topline.pipeline.rows import StoredModel
 
 TRAINED, HELD_OUT = 2000, 4000
 LOSSES = (("softmax", 0.0), ("max_hinge", 0.0), ("max_hinge", 1.0))
@@ -103,13 +107,9 @@ def table(name: str, folder: Path, place: Path, *, quick: bool = False) -> Rows:
 def pictures(name: str, folder: Path, place: Path) -> Rows:
     """Describe pictures as `topline run` does, half of them to train on."""
     archive, below = PICTURES[name]
-    with ZipFile(folder / archive) as images:
-        images.extractall(place)
-    config = ExtractConfig(images=str(place / below), store=str(place / "store"), test_share=0.5)
-    extract(config, ClusterConfig(workers=0))
-    dataset = Dataset.open(open_store(config.store))
-    parts = [TrainingRows(dataset, split) for split in ("train", "test")]
-    return Rows(config.store, *(found for rows in parts for found in (rows[0 : len(rows)], rows.labels())))
+    images = unpacked(folder / archive, place) / below
+    store, dataset = features_of(images, place / "store", test_share=0.5)
+    return Rows(store, *rows_and_labels(dataset), *rows_and_labels(dataset, "test"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,15 +166,9 @@ def _exhaustive(X: Any, y: Any, Cs: int) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the table; 1 where `run` is below another way beyond the bar."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--sets", nargs="+", choices=[*DATA, *PICTURES], default=[*DATA, *PICTURES])
-    parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args(argv)
-    heads = ("set", "run", "error", "estimator", "LogisticRegression", "exhaustive", "behind", "fits",
-             "CPU s", "chosen")  # fmt: skip
-    print(f"| {' | '.join(heads)} |")
-    print("|---" * len(heads) + "|")
+    given = read_options(__doc__, argv, data=DATA_DIR, sets=[*DATA, *PICTURES], quick=False)
+    ways = ("estimator", "LogisticRegression", "exhaustive")
+    print_head("set", "run", "error", *ways, "behind", "fits", "CPU s", "chosen")
     below = []
     for name in given.sets:
         with tempfile.TemporaryDirectory() as place:
@@ -187,11 +181,9 @@ def main(argv: list[str] | None = None) -> int:
         shares = {way: right.mean() for way, right in found.right.items()}
         p = shares["run"]
         error = np.sqrt(p * (1.0 - p) / len(found.right["run"]))
-        ways = " | ".join(f"{shares[way]:.1%}" for way in ("estimator", "LogisticRegression", "exhaustive"))
-        print(
-            f"| {name} | {p:.1%} | {error:.1%} | {ways} | {found.behind:.1f} | {found.fits:.1f} |"
-            f" {found.seconds:.1f} | {found.chosen} |",
-            flush=True,
+        numbers = (f"{number:.1f}" for number in (found.behind, found.fits, found.seconds))
+        print_row(
+            name, *(f"{share:.1%}" for share in (p, error, *map(shares.get, ways))), *numbers, found.chosen
         )
         below += [f"{name}: {way}" for way, share in shares.items() if share - p > ERRORS * error]
     print("all within the bar" if not below else f"run is below: {'; '.join(below)}")

@@ -11,14 +11,13 @@ error, over all seeds.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from tests.benchmarks.datasets import DATA_DIR
-from tests.benchmarks.models.loss_accuracy import COSTS, LOADERS, Cut, Floats
+from tests.benchmarks.harness import print_head, print_row, read_options
+from tests.benchmarks.models.loss_accuracy import COSTS, Cut, Floats, loaded
 from topline import Softmax
 from topline.solvers.calibration import conformity, fit_guesses, fit_probabilities, smallest_weighings
 
@@ -47,29 +46,20 @@ def selected(cut: Cut) -> list[Floats]:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Floats]:
     """Print the table; return by set the lead of the selector and its standard error, (prices, 2) points."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument(
-        "--sets", nargs="+", choices=list(LOADERS), default=["vowel", "letter", "usps", "satimage"]
+    given = read_options(
+        __doc__, arguments, data=DATA_DIR, sets=["vowel", "letter", "usps", "satimage"], seeds=5, quick=False
     )
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="two seeds of the digits")
-    given = parser.parse_args(arguments)
     results = {}
-    print("| set | mean size | selector | conformal | difference |\n|---|---|---|---|---|")
+    print_head("set", "mean size", "selector", "conformal", "difference")
     for name in ["digits"] if given.quick else given.sets:
-        X, y = (np.asarray(part) for part in LOADERS[name](given.data))
-        y = np.unique(y, return_inverse=True)[1].astype(np.int32)
+        X, y = loaded(name, given.data)
         parts = [selected(Cut.of(X, y, seed)) for seed in range(2 if given.quick else given.seeds)]
         results[name] = []
         for sizes, ours, theirs in (np.concatenate(one, axis=1) for one in zip(*parts, strict=True)):
             lead, error = 100.0 * (ours - theirs).mean(), 100.0 * (ours - theirs).std() / np.sqrt(len(ours))
             results[name].append((lead, error))
-            print(
-                f"| {name} | {sizes.mean():.2f} | {ours.mean():.1%} | {theirs.mean():.1%} |"
-                f" {lead:+.2f} ± {error:.2f} |",
-                flush=True,
-            )
+            hits = f"{ours.mean():.1%}", f"{theirs.mean():.1%}"
+            print_row(name, f"{sizes.mean():.2f}", *hits, f"{lead:+.2f} ± {error:.2f}")
     return {name: np.array(found) for name, found in results.items()}
 
 

@@ -17,16 +17,12 @@ area under the ROC curve is of the flipped against the other rows, as mean and s
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
-import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -34,13 +30,10 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
+from tests.benchmarks.harness import features_of, print_head, print_row, read_options, unpacked, with_cpu
 from tests.benchmarks.models.photograph_features import ARCHIVE
 from topline import MaxHinge, Softmax, solve
-from topline.pipeline.ingest import extract
-from topline.pipeline.options import ClusterConfig, ExtractConfig
 from topline.solvers.inspection import leave_one_out, second_opinion
-from topline.storage.datasets import Dataset
-from topline.storage.stores import open_store
 
 SETS = ("usps", "letter", "googlenet", "office")
 LOSSES = {"softmax": Softmax(), "max_hinge": MaxHinge()}
@@ -73,25 +66,13 @@ def flipped(y: Any, share: float, seed: int) -> tuple[Any, Any]:
     return given, wrong
 
 
-def clocked(work: Callable[[], Any]) -> tuple[Any, float]:
-    """Return what some work gives, and its CPU seconds."""
-    begun = time.process_time()
-    found = work()
-    return found, time.process_time() - begun
-
-
 def labelled(name: str, folder: Path, *, quick: bool) -> DataSet:
     """Return a set by its name, the photographs as features; FileNotFoundError without its file."""
     if name != "office":
         return load(name, folder, quick=quick)
-    archive = folder / ARCHIVE
-    if not archive.is_file():
-        raise FileNotFoundError(2, "no archive", str(archive))
-    with tempfile.TemporaryDirectory() as place, ZipFile(archive) as photographs:
-        photographs.extractall(place)
-        config = ExtractConfig(images=f"{place}/amazon", store=f"{place}/store")
-        extract(config, ClusterConfig(workers=0))
-        stored = Dataset.open(open_store(config.store))
+    with tempfile.TemporaryDirectory() as place:
+        images = unpacked(folder / ARCHIVE, Path(place)) / "amazon"
+        _, stored = features_of(images, Path(place) / "store")
         described = stored.labels() >= 0  # others are copies, or cannot be read
         X = stored.rows(0, stored.info.n_rows)[described]
         return DataSet(name, X.astype(np.float32), stored.labels()[described])
@@ -101,13 +82,13 @@ def ours(X: Any, y: Any, wrong: Any, way: str, C: float, passes: int) -> Found:
     """Rank by the margins without each row."""
     loss, asks_softmax = WAYS[way]
     lam = 1.0 / (len(y) * C)
-    result, fit_seconds = clocked(lambda: solve(X, y, LOSSES[loss], lam, method="auto"))
+    result, fit_seconds = with_cpu(lambda: solve(X, y, LOSSES[loss], lam, method="auto"))
 
     def judged() -> Any:
         found = leave_one_out(X, y, result, max_passes=passes if passes >= 0 else None)
         return found.suspicion() + (second_opinion(X, y, result).suspicion() if asks_softmax else 0.0)
 
-    suspicion, seconds = clocked(judged)
+    suspicion, seconds = with_cpu(judged)
     return Found(float(roc_auc_score(wrong, suspicion)), seconds, fit_seconds)
 
 
@@ -120,7 +101,7 @@ def by_cleanlab(X: Any, y: Any, wrong: Any, C: float) -> Found:
         P = cross_val_predict(model, X, y, cv=folds, method="predict_proba")
         return quality(P, y)
 
-    scores, seconds = clocked(score)
+    scores, seconds = with_cpu(score)
     return Found(float(roc_auc_score(wrong, -scores)), seconds)
 
 
@@ -133,35 +114,27 @@ def quality(P: Any, y: Any) -> Any:
     return get_label_quality_scores(y, P, method="self_confidence")
 
 
-def line(name: str, share: float, loss: str, mine: list[Found], theirs: list[Found]) -> str:
-    """Return a row of the table."""
+def line(name: str, share: float, loss: str, mine: list[Found], theirs: list[Found]) -> list[str]:
+    """Return the cells of a row of the table."""
     gains = np.array([one.auc - other.auc for one, other in zip(mine, theirs, strict=True)])
     error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else float("nan")
     seconds = [float(np.mean([getattr(one, part) for one in mine])) for part in ("seconds", "fit_seconds")]
     peer = float(np.mean([other.seconds for other in theirs]))
     aucs = (float(np.mean([one.auc for one in found])) for found in (mine, theirs))
-    cells = [
+    return [
         name, f"{share:.0%}", loss, *(f"{auc:.4f}" for auc in aucs), f"{gains.mean():+.4f} ± {error:.4f}",
         f"{seconds[0]:.3f}", f"{seconds[1]:.2f}", f"{peer:.2f}", f"{seconds[0] / peer:.3f}",
     ]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--sets", nargs="+", default=list(SETS))
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.1])
-    parser.add_argument("--losses", nargs="+", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--C", type=float, default=1.0)
-    parser.add_argument("--passes", type=int, default=0)
-    parser.add_argument("--rows", type=int, help="of each set, the first ones; by default all")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="a few hundred rows of each set")
-    options = parser.parse_args(arguments)
-    head = ("set", "flipped", "loss", "AUC", "AUC of cleanlab", "difference", "s", "s of the fit before")
-    print("| " + " | ".join((*head, "s of cleanlab", "ratio")) + " |\n|" + "---|" * 10)
+    options = read_options(
+        __doc__, arguments, data=DATA_DIR, sets=list(SETS), shares=[0.05, 0.1], losses=list(WAYS), C=1.0,
+        passes=0, rows=int, seeds=5, quick=False,
+    )  # fmt: skip
+    aucs, seconds = ("AUC", "AUC of cleanlab", "difference"), ("s", "s of the fit before", "s of cleanlab")
+    print_head("set", "flipped", "loss", *aucs, *seconds, "ratio")
     warnings.simplefilter("ignore")
     for name in options.sets:
         try:
@@ -177,7 +150,7 @@ def main(arguments: list[str] | None = None) -> None:
                 few, some = X[::2], y_true[::2]
                 ours(few, some, some == 0, loss, options.C, min(options.passes, 2))  # compiles
                 mine = [ours(X, y, wrong, loss, options.C, options.passes) for y, wrong in drawn]
-                print(line(name, share, loss, mine, theirs), flush=True)
+                print_row(*line(name, share, loss, mine, theirs))
 
 
 if __name__ == "__main__":

@@ -13,15 +13,15 @@ those of a max hinge, of `second_opinion`, and of both together, as `topline ins
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import io
 
 from tests.benchmarks.datasets import DATA_DIR, load
+from tests.benchmarks.harness import print_head, print_row, read_options
+from tests.benchmarks.models.first_answer import leaves100
 from tests.benchmarks.models.label_suspects import flipped, rows_of
 from topline import MaxHinge, Softmax, solve
 from topline.solvers.inspection import leave_one_out, margins_of, second_opinion
@@ -33,9 +33,8 @@ LOSSES = {"softmax": Softmax(), "max_hinge": MaxHinge()}
 def some_rows(name: str, folder: Path, most: int) -> tuple[Any, Any]:
     """Return at most so many rows of unit norm with a constant, drawn at random, and their labels."""
     if name == "leaves":
-        parts = io.loadmat(folder / "leaves100" / "100Leaves.mat")
-        X = np.hstack([np.asarray(part, float).T for part in parts["data"].ravel()])
-        X, y = (X - X.mean(axis=0)) / (X.std(axis=0) + 1e-9), parts["truth"].ravel()
+        X, y = leaves100(folder)
+        X = (X - X.mean(axis=0)) / (X.std(axis=0) + 1e-9)
     else:
         data = load(name, folder)
         X, y = data.X, data.y
@@ -64,7 +63,7 @@ def nearest_class_noise(X: Any, y: Any, share: float, seed: int) -> tuple[Any, A
     return np.where(wrong, apart.argmin(axis=1)[y], y).astype(np.int32), wrong
 
 
-def estimate_line(name: str, X: Any, y: Any, loss: str, C: float, left: int) -> str:
+def estimate_line(name: str, X: Any, y: Any, loss: str, C: float, left: int) -> list[str]:
     """Return a row of the first table."""
     lam = 1.0 / (len(y) * C)
     result = solve(X, y, LOSSES[loss], lam, keep_duals=loss != "softmax")
@@ -80,10 +79,10 @@ def estimate_line(name: str, X: Any, y: Any, loss: str, C: float, left: int) -> 
             off, many = np.abs(margins - exact)[kept], kept.sum() > 2
             correlation = np.corrcoef(margins[kept], exact[kept])[0, 1] if many else np.nan
             cells.append(f"{off.mean():.3f}, {correlation:.3f}" if many else "-")
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
-def suspects_line(name: str, X: Any, y: Any, C: float, kind: str, share: float, seeds: int) -> str:
+def suspects_line(name: str, X: Any, y: Any, C: float, kind: str, share: float, seeds: int) -> list[str]:
     """Return a row of the second table."""
     found: list[list[float]] = []
     for seed in range(seeds):
@@ -94,47 +93,30 @@ def suspects_line(name: str, X: Any, y: Any, C: float, kind: str, share: float, 
         suspicion = [one.suspicion() for one in asked]
         ranked = [np.argsort(-one, kind="stable") for one in (*suspicion, suspicion[0] + suspicion[1])]
         found.append([float(wrong[order[: wrong.sum()]].mean()) for order in ranked])
-    shares = (f"{one:.1%}" for one in np.mean(found, axis=0))
-    return "| " + " | ".join((name, f"{C:g}", kind, *shares)) + " |"
+    return [name, f"{C:g}", kind, *(f"{one:.1%}" for one in np.mean(found, axis=0))]
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the tables as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--sets", nargs="+", default=list(SETS))
-    parser.add_argument("--rows", type=int, default=1500)
-    parser.add_argument("--left", type=int, default=60)
-    parser.add_argument("--C", type=float, nargs="+", default=[1.0, 10.0])
-    parser.add_argument("--noise", type=float, default=0.1)
-    parser.add_argument("--seeds", type=int, default=2)
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__, arguments, data=DATA_DIR, sets=list(SETS), rows=1500, left=60, C=[1.0, 10.0], noise=0.1,
+        seeds=2,
+    )  # fmt: skip
     warnings.simplefilter("ignore")
     sets = {name: some_rows(name, options.data, options.rows) for name in options.sets}
-    head = (
-        "set",
-        "loss",
-        "C",
-        "open",
-        "brute force",
-        "folds",
-        "of all",
-        "of open rows",
-        "training",
-        "of all",
-    )
+    parts = ("of all", "of open rows")
     if options.left:
-        print("| " + " | ".join((*head, "of open rows")) + " |\n|" + "---|" * 11)
+        print_head("set", "loss", "C", "open", "brute force", "folds", *parts, "training", *parts)
     for name, (X, y) in sets.items() if options.left else ():
         for loss in LOSSES:
             for C in options.C:
-                print(estimate_line(name, X, y, loss, C, options.left), flush=True)
-    head = ("set", "C", "wrong", "max hinge", "second opinion", "both")
-    print("\n| " + " | ".join(head) + " |\n|" + "---|" * 6)
+                print_row(*estimate_line(name, X, y, loss, C, options.left))
+    print()
+    print_head("set", "C", "wrong", "max hinge", "second opinion", "both")
     for name, (X, y) in sets.items():
         for C in options.C:
             for kind in ("any", "similar"):
-                print(suspects_line(name, X, y, C, kind, options.noise, options.seeds), flush=True)
+                print_row(*suspects_line(name, X, y, C, kind, options.noise, options.seeds))
 
 
 if __name__ == "__main__":

@@ -12,25 +12,26 @@ are those of Student's t over the seeds, of the paired differences to the usual 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from tests.benchmarks.datasets import DATA_DIR, digits
+from tests.benchmarks.harness import (
+    features_of,
+    print_head,
+    print_row,
+    read_options,
+    rows_and_labels,
+    unpacked,
+)
 from topline import MaxHinge, StructuredHinge, ldam_margins, logit_adjusted_margins, solve, tree_margins
 from topline.pipeline.evaluation.metrics import ranks_against_ties, rarest_third
-from topline.pipeline.ingest import extract
-from topline.pipeline.options import ClusterConfig, ExtractConfig
-from topline.pipeline.rows import TrainingRows
-from topline.storage.datasets import Dataset
-from topline.storage.stores import open_store
 
 IMBALANCE, FOLDS = 100.0, 3
 COSTS, COSTS_OF_FEATURES = (0.1, 1.0, 10.0, 100.0), (0.3, 1.0, 3.0)
@@ -58,22 +59,15 @@ def usps(folder: Path) -> Data:
 
 def cifar(folder: Path) -> Data:
     with tempfile.TemporaryDirectory() as place:
-        with ZipFile(folder / "cifar10_jpeg" / "cifar10_jpeg_subset.zip") as archive:
-            archive.extractall(place)
+        unpacked(folder / "cifar10_jpeg" / "cifar10_jpeg_subset.zip", Path(place))
         parts: list[Any] = []
         names: tuple[str, ...] = ()
         for name in ("train", "test"):
             images = next(path for path in Path(place).rglob(name) if path.is_dir())
-            config = ExtractConfig(
-                images=str(images),
-                store=f"{place}/store-{name}",
-                backbone="efficientnet_lite0",
-                test_share=0.0,
-            )
-            found = extract(config, ClusterConfig(workers=0)).dataset
-            dataset = Dataset.open(open_store(config.store), found)
-            rows = TrainingRows(dataset, "train")
-            parts += [_rows(np.asarray(rows[0 : len(rows)])), rows.labels()]
+            options = {"backbone": "efficientnet_lite0", "test_share": 0.0}
+            _, dataset = features_of(images, Path(place) / f"store-{name}", **options)
+            X, y = rows_and_labels(dataset)
+            parts += [_rows(X), y]
             names = dataset.class_names
         return (*parts, names)
 
@@ -182,8 +176,7 @@ def table(
     title: str, heads: Sequence[str], found: Mapping[str, NDArray[Any]], formats: Sequence[str]
 ) -> None:
     """Print the means over the seeds, and the paired differences to the first line with their intervals."""
-    print(f"| {title} | {' | '.join(heads)} |")
-    print("|---" * (len(heads) + 1) + "|")
+    print_head(title, *heads)
     first = next(iter(found.values()))
     for name, values in found.items():
         cells = []
@@ -194,7 +187,7 @@ def table(
                 half = student.ppf(0.975, len(gain) - 1) * gain.std(ddof=1) / np.sqrt(len(gain))
                 cell += f" ({text.replace(':', ':+').format(gain.mean())} ± {text.format(half)})"
             cells.append(cell)
-        print(f"| {name} | {' | '.join(cells)} |")
+        print_row(name, *cells)
     print()
 
 
@@ -233,11 +226,7 @@ def mistakes(title: str, data: Data, seeds: int) -> dict[str, NDArray[Any]]:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, dict[str, NDArray[Any]]]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--quick", action="store_true", help="two seeds of the digits of scikit-learn")
-    options = parser.parse_args(arguments)
+    options = read_options(__doc__, arguments, data=DATA_DIR, seeds=10, quick=False)
     if options.quick:
         small = quick(options.data)
         return {"rare": rare("digits, cut", small, 2), "tree": mistakes("digits, halves", small, 2)}

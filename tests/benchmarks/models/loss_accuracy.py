@@ -11,7 +11,6 @@ the third of the classes that have the fewest training rows.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
 
 from tests.benchmarks.datasets import DATA_DIR, SETS
+from tests.benchmarks.harness import print_row, read_options
 from tests.benchmarks.models.first_answer import leaves100, vowel
 from topline import (
     LDRKL,
@@ -47,6 +47,12 @@ LOADERS = {
 }  # fmt: skip
 ROWS, COSTS, TOL = 4000, (0.1, 1.0, 10.0, 100.0), 1e-2
 FIGURES = ("top-1", "top-k", "macro", "tail")
+
+
+def loaded(name: str, folder: Path) -> tuple[Floats, NDArray[np.int32]]:
+    """Return the features of a set, and classes from 0."""
+    X, y = (np.asarray(part) for part in LOADERS[name](folder))
+    return X, np.unique(y, return_inverse=True)[1].astype(np.int32)
 
 
 def losses_of(k: int) -> dict[str, tuple[Loss, float]]:
@@ -119,22 +125,16 @@ def measured(X: NDArray[Any], y: NDArray[Any], seed: int) -> Floats:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, NDArray[np.float64]]:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--sets", nargs="+", choices=list(LOADERS), default=list(LOADERS)[:6])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="300 digits, two seeds")
-    options = parser.parse_args(arguments)
+    options = read_options(__doc__, arguments, data=DATA_DIR, sets=list(LOADERS)[:6], seeds=5, quick=False)
     results = {}
     for name in ["digits"] if options.quick else options.sets:
-        X, y = (np.asarray(part) for part in LOADERS[name](options.data))
-        y = np.unique(y, return_inverse=True)[1].astype(np.int32)
+        X, y = loaded(name, options.data)
         rows = slice(0, 300 if options.quick else None)
         seeds = range(2 if options.quick else options.seeds)
         values = 100.0 * np.array([measured(X[rows], y[rows], seed) for seed in seeds])
         results[name] = values
         k = default_k(int(y.max()) + 1)
-        print(f"| {name}, m {int(y.max()) + 1}, k {k} | {' | '.join(FIGURES)} |")
+        print_row(f"{name}, m {int(y.max()) + 1}, k {k}", *FIGURES)
         for place, loss in enumerate(losses_of(k)):
             apart = values[:, place] - values[:, 0]
             errors = apart.std(axis=0, ddof=1) / np.sqrt(len(seeds))
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, NDArray[np.float64
                 f"{mean:.2f}" if place == 0 else f"{mean:+.2f} ± {error:.2f}"
                 for mean, error in zip(means, errors, strict=True)
             ]
-            print(f"| {loss} | {' | '.join(texts)} |", flush=True)
+            print_row(loss, *texts)
     return results
 
 

@@ -9,13 +9,12 @@ least 95 % on Office-Caltech's amazon and 90 % on the subset of the 15 scenes; o
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
-from zipfile import ZipFile
 
 from tests.benchmarks.datasets import DATA_DIR
+from tests.benchmarks.harness import read_options, unpacked
 from tests.pipeline.pictures import write_classes
 from topline.pipeline.jobs import run
 from topline.pipeline.options import ClusterConfig, ExtractConfig, RunConfig
@@ -50,11 +49,7 @@ def accuracies(name: str, images: Path, place: Path) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
-    parser.add_argument("--quick", action="store_true", help="24 images, made here")
-    options = parser.parse_args(arguments)
+    options = read_options(__doc__, arguments, data=DATA_DIR, sets=list(SETS), quick=False)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         if options.quick:
@@ -62,9 +57,8 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
         found = {}
         for name in options.sets:
             archive, below = SETS[name]
-            with ZipFile(options.data / archive) as images:
-                images.extractall(place / name)
-            found[name] = accuracies(name, place / name / below, place)
+            images = unpacked(options.data / archive, place / name) / below
+            found[name] = accuracies(name, images, place)
         return found
 
 

@@ -12,16 +12,15 @@ clock where a core is free for the other thread.  Where none is, it is the last 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
-from zipfile import ZipFile
 
 import numpy as np
 from PIL import Image
 
 from tests.benchmarks.datasets import DATA_DIR
+from tests.benchmarks.harness import read_options, unpacked
 from topline.pipeline.backbones import make_backbone
 from topline.pipeline.images import list_images, read_picture
 from topline.pipeline.ingest import Describer, ImageRow
@@ -34,9 +33,7 @@ BATCH = 32
 def photographs(folder: Path, data: Path, count: int) -> Path:
     """Put the photographs, or `count` made ones, into a folder."""
     if (data / ARCHIVE).is_file():
-        with ZipFile(data / ARCHIVE) as archive:
-            archive.extractall(folder)
-        return folder
+        return unpacked(data / ARCHIVE, folder)
     rng = np.random.default_rng(0)
     (folder / "made").mkdir()
     for number in range(count):
@@ -77,10 +74,7 @@ def measure(folder: Path, count: int | None) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--quick", action="store_true", help="64 images, made here")
-    options = parser.parse_args(arguments)
+    options = read_options(__doc__, arguments, data=DATA_DIR, quick=False)
     with tempfile.TemporaryDirectory() as place:
         data = Path(place) if options.quick else options.data
         folder = Path(place) / "photographs"

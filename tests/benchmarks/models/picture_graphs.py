@@ -12,23 +12,21 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from zipfile import ZipFile
 
 import numpy as np
 import onnxruntime
 import pyarrow.parquet as pq
 
 from tests.benchmarks.datasets import DATA_DIR
+from tests.benchmarks.harness import HERE, features_of, unpacked
 from topline.pipeline.backbones import backbone_of_spec
 from topline.pipeline.export.writing import export_model
 from topline.pipeline.images import read_picture
-from topline.pipeline.ingest import extract
-from topline.pipeline.options import ClusterConfig, ExportOptions, ExtractConfig, PredictConfig, TrainConfig
+from topline.pipeline.options import ExportOptions, PredictConfig, TrainConfig
 from topline.pipeline.prediction import predict
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.training import train
 
-HERE = ClusterConfig(workers=0)
 OTHERS = ("imagenet_samples_public", "edge_images_pillow", "exif_orientation")
 OWN = 40
 
@@ -37,17 +35,14 @@ def compared(folder: Path) -> dict[str, list[tuple[float, bool]]]:
     """Return by way of decoding, each picture's error over its largest score, and whether top-5 agree."""
     new = folder / "new"
     for path in (DATA_DIR / "office_caltech").glob("*.zip"):
-        with ZipFile(path) as archive:
-            archive.extractall(folder / "own")
+        unpacked(path, folder / "own")
     shop = folder / "own" / "amazon"
-    store = str(folder / "store")
-    extract(ExtractConfig(images=str(shop), store=store, backbone="efficientnet_lite0", val_share=0.1), HERE)
+    store, _ = features_of(shop, folder / "store", backbone="efficientnet_lite0", val_share=0.1)
     url = train(TrainConfig(store=store), HERE).model
     export_model(url, folder / "graph.onnx", "onnx", ExportOptions(with_backbone=True))
     for name in OTHERS:
         for path in sorted((DATA_DIR / name).glob("*.zip")):
-            with ZipFile(path) as archive:
-                archive.extractall(new / path.stem)
+            unpacked(path, new / path.stem)
     own = sorted(shop.rglob("*.jpg"))
     for number in np.random.default_rng(0).choice(len(own), OWN, replace=False):
         own[number].rename(new / f"{number}.jpg")

@@ -15,16 +15,14 @@ values, as a share of them: each certificate allows `tol`.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.datasets import DATA_DIR, load
+from tests.benchmarks.datasets import DATA_DIR
+from tests.benchmarks.harness import print_head, print_row, read_options, sets_there
 from tests.benchmarks.models.label_suspects import rows_of
 from topline import MaxHinge, SerialExecutor, Softmax, TopKHinge, solve
 from topline.solvers.core.state import SolveResult, SolverState
@@ -107,12 +105,12 @@ class Removal:
         """Passes from the model as a share of those anew."""
         return self.passes.total() / self.anew
 
-    def cells(self) -> str:
+    def cells(self) -> list[str]:
         """Return the columns of the table."""
-        parts = " | ".join(f"{self.passes[name]:.2f}" for name in PARTS)
-        rows = " | ".join("" if value is None else f"{value:.0%}" for value in (self.carry, self.moved))
-        passes = f"{self.anew:.1f} | {self.passes.total():.1f} | {self.share:.0%} | {parts}"
-        return f"{passes} | {rows} | {self.apart:.1e}"
+        parts = (f"{self.passes[name]:.2f}" for name in PARTS)
+        rows = ("" if value is None else f"{value:.0%}" for value in (self.carry, self.moved))
+        passes = (f"{self.anew:.1f}", f"{self.passes.total():.1f}", f"{self.share:.0%}")
+        return [*passes, *parts, *rows, f"{self.apart:.1e}"]
 
 
 def removal(X: Any, y: Any, loss: str, C: float, tol: float, share: float) -> Removal:
@@ -150,31 +148,21 @@ def in_all(losses: str, found: list[Removal]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--sets", nargs="+", default=list(SETS))
-    parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES))
-    parser.add_argument("--C", type=float, nargs="+", default=[1.0, 10.0])
-    parser.add_argument("--tol", type=float, nargs="+", default=[1e-3, 1e-4])
-    parser.add_argument("--share", type=float, default=0.01)
-    parser.add_argument("--quick", action="store_true", help="a few hundred rows of each set")
-    options = parser.parse_args(arguments)
-    head = ("set", "loss", "C", "tol", "anew", "from the model", "share", *PARTS, "carry", "moved", "apart")
+    options = read_options(
+        __doc__, arguments, data=DATA_DIR, sets=list(SETS), losses=list(LOSSES), C=[1.0, 10.0], tol=[1e-3,
+        1e-4], share=0.01, quick=False,
+    )  # fmt: skip
     found: dict[str, list[Removal]] = {"hinges": [], "softmax": []}
-    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
-    for name in options.sets:
-        try:
-            data = load(name, options.data, quick=options.quick)
-        except FileNotFoundError as missing:
-            print(f"{name}: skipped, {missing.filename} is not there", file=sys.stderr)
-            continue
+    figures = ("anew", "from the model", "share", *PARTS, "carry", "moved", "apart")
+    print_head("set", "loss", "C", "tol", *figures)
+    for data in sets_there(options.sets, options.data, quick=options.quick):
         X = rows_of(data.X)
         for loss in options.losses:
             for C in options.C:
                 for tol in options.tol:
                     one = removal(X, data.y, loss, C, tol, options.share)
                     found["softmax" if loss == "softmax" else "hinges"].append(one)
-                    print(f"| {name} | {loss} | {C:g} | {tol:g} | {one.cells()} |", flush=True)
+                    print_row(data.name, loss, f"{C:g}", f"{tol:g}", *one.cells())
     for losses, some in found.items():
         if some:
             print(in_all(losses, some))

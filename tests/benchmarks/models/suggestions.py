@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.benchmarks.datasets import DATA_DIR, load
+from tests.benchmarks.harness import print_head, print_row, read_options
 from tests.benchmarks.models.label_suspects import rows_of
 from topline import Softmax, solve
 from topline.pipeline.inspection.suggest import POOL, spread
@@ -64,18 +64,12 @@ def accuracies(X: Any, y: Any, seed: int, options: argparse.Namespace) -> list[f
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--sets", nargs="+", default=list(SETS))
-    parser.add_argument("--rows", type=int, default=4000)
-    parser.add_argument("--begin", type=int, default=50)
-    parser.add_argument("--count", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--C", type=float, default=10.0)
-    parser.add_argument("--seeds", type=int, default=10)
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__, arguments, data=DATA_DIR, sets=list(SETS), rows=4000, begin=50, count=50, rounds=3, C=10.0,
+        seeds=10,
+    )  # fmt: skip
     warnings.simplefilter("ignore")
-    print("| " + " | ".join(("set", "first", *WAYS, "suggest less random")) + " |\n|" + "---|" * 6)
+    print_head("set", "first", *WAYS, "suggest less random")
     for name in options.sets:
         data = load(name, options.data)
         drawn = np.random.default_rng(0).permutation(len(data.y))[: options.rows]
@@ -84,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
         gain = found[:, 1] - found[:, 3]
         error = gain.std(ddof=1) / np.sqrt(len(gain))
         means = (f"{share:.1%}" for share in found.mean(axis=0))
-        print("| " + " | ".join((name, *means, f"{gain.mean():+.1%} ± {error:.1%}")) + " |", flush=True)
+        print_row(name, *means, f"{gain.mean():+.1%} ± {error:.1%}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ one-vs-all losses, by no more than two standard errors of the difference, by the
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 
 from tests.benchmarks.datasets import DATA_DIR, load
+from tests.benchmarks.harness import read_options
 from topline import TopKClassifier
 from topline.solvers.calibration import (
     Calibration,
@@ -241,11 +241,7 @@ def _measured(E, y, ranks, orders, coverage, sets_by, *, per_class) -> Coverage:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the tables; the exit code is 1 where the bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--splits", type=int, default=1000)
-    parser.add_argument("--quick", action="store_true", help="the digits of scikit-learn alone")
-    options = parser.parse_args(arguments)
+    options = read_options(__doc__, arguments, data=DATA_DIR, splits=1000, quick=False)
     missed = 0
     sources = [*([] if options.quick else tables(options.data)), *models(options.data, quick=options.quick)]
     print(f"{'probabilities':30}  {'log loss':>9} {'theirs':>9}  {'ECE':>7} {'theirs':>7} {'2 s.e.':>7}")

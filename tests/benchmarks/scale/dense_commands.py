@@ -10,7 +10,6 @@ its answer says, and "else", which is starting Python, loading compiled loops, r
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from statistics import median
 import numpy as np
 
 from tests.benchmarks.datasets import DataSet, relu_features
+from tests.benchmarks.harness import read_options
 from tests.benchmarks.tree_memory import command_cost
 from tests.pipeline.small_data import write_dataset
 from topline import MaxHinge, solve
@@ -71,13 +71,7 @@ def cost(data: DataSet, folder: Path, workers: int, repeats: int) -> Cost:
 
 def main(arguments: Sequence[str] | None = None) -> list[Cost]:
     """Measure and print; return what was measured."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=16_000)
-    parser.add_argument("--d", type=int, default=1_025)
-    parser.add_argument("--m", type=int, default=100)
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args(arguments)
+    options = read_options(__doc__, arguments, rows=16_000, d=1_025, m=100, workers=[0, 2], repeats=3)
     X, y = relu_features(options.rows, options.d, options.m)
     data = DataSet("relu", X, y.astype(np.int32))
     print(data.title)

@@ -8,7 +8,6 @@ times a second, and how many workers were started: no more than the rows have bl
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -16,11 +15,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 from dask.utils import parse_bytes
 
+from tests.benchmarks.harness import SCRATCH, read_options
 from tests.benchmarks.scale.memory_limits import MIB, wide_store
 from tests.benchmarks.tree_memory import tree
 from topline.storage.datasets import Dataset
@@ -84,12 +83,10 @@ def _resident(pid: int) -> dict[int, int]:
 
 def main(arguments: Sequence[str] | None = None) -> list[FlowMemory]:
     """Measure and print; return what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="stores are made here and kept")
-    parser.add_argument("--sizes", nargs="+", default=["64MiB", "256MiB", "512MiB"])
-    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--flow-workers", nargs="*", type=int, default=[1], help="in flows")
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__, arguments, folder=SCRATCH, sizes=["64MiB", "256MiB", "512MiB"], workers=[1, 2],
+        flow_workers=[1],
+    )  # fmt: skip
     head = f"{'rows':>7} {'workers':>7} {'started':>7} {'flow':>5} {'coordinator':>11}"
     print(f"{head} {'largest worker':>14}  (MiB)", flush=True)
     found = []

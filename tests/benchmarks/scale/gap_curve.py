@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tests.benchmarks.harness import read_options
 from tests.benchmarks.scale.imagenet_store import DIRECTIONS, THRESHOLD, class_means, labels_of
 from topline import SerialExecutor, Softmax, SolveResult, TopKHinge, solve
 from topline.solvers.core.state import IterationRecord, SolverState
@@ -64,20 +65,10 @@ def curve(options: argparse.Namespace, X: FloatArray, y: IntArray, blocks: int) 
 
 def main(arguments: Sequence[str] | None = None) -> list[SolveResult]:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=30_000)
-    parser.add_argument("--d", type=int, default=256)
-    parser.add_argument("--m", type=int, default=50)
-    parser.add_argument("--loss", choices=LOSSES, default="topk_hinge")
-    parser.add_argument("--method", default="auto")
-    parser.add_argument("--C", type=float, default=1.0)
-    parser.add_argument("--blocks", type=int, nargs="+", default=[1])
-    parser.add_argument("--dual-bytes", type=int)
-    parser.add_argument("--tol", type=float, default=1e-3)
-    parser.add_argument("--passes", type=int, default=100)
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__, arguments, rows=30_000, d=256, m=50, loss="topk_hinge", method="auto", C=1.0, blocks=[1],
+        dual_bytes=int, tol=1e-3, passes=100,
+    )  # fmt: skip
     X, y = features(options.rows, options.d, options.m)
     found = []
     for blocks in options.blocks:

@@ -4,7 +4,9 @@
 
 makes the store once (n = 1,281,167, d = 4,096, m = 1,000, float16: 10.5 GB before it is packed, 5 GB after),
 measures bare float32 products and reading, then runs `topline train` on two workers of one thread each while
-the memory of all its processes is sampled, and prints what came of it.
+the memory of all its processes is sampled, and prints what came of it.  Of the options, --memory-limit '' is
+none, --sizes takes as many sizes, each twice the one before, --makers processes make the store, --make-only
+stops there, --keep leaves checkpoints and history, --read-bytes are read and --bare-seconds multiplied for.
 
 What a pass is: `fw` has one a round, which makes the scores X W (2 n d m floating-point operations) and
 multiplies the few non-zeros of the vertices by X (2 n d (k + 1)).  `dual_ascent` has one for the evaluation,
@@ -34,6 +36,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from tests.benchmarks.harness import SCRATCH, read_options
 from tests.benchmarks.scale.imagenet_store import imagenet_store
 from tests.benchmarks.tree_memory import TreeMemory
 from topline.solvers.core.rows import tile_rows
@@ -224,7 +227,11 @@ def stored_bytes(dataset: Dataset) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command."""
-    options = parsed(arguments)
+    options = read_options(
+        __doc__, arguments, folder=SCRATCH, rows=1_281_167, d=4096, m=1000, method="fw", loss="topk_hinge",
+        tol=1e-12, passes=1, C=1.0, workers=2, blocks=int, memory_limit="5.5GiB", cache_bytes=int, sizes=1,
+        makers=2, make_only=False, keep=False, read_bytes=4 << 30, bare_seconds=2.0,
+    )  # fmt: skip
     sizes = [options.rows * (1 << number) >> (options.sizes - 1) for number in range(options.sizes)]
     datasets = [imagenet_store(options.folder, n, options.d, options.m, options.makers) for n in sizes]
     if options.make_only:
@@ -243,33 +250,6 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
             cost = 1e6 * each["pass_seconds"] / each["n"]
             print(f"n = {each['n']:>9,}: {each['pass_seconds']:.2f} s a pass, {cost:.1f} microseconds a row")
     return found
-
-
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the options."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--folder", type=Path, required=True, help="the store; made where it is not there")
-    parser.add_argument("--rows", type=int, default=1_281_167)
-    parser.add_argument("--d", type=int, default=4096)
-    parser.add_argument("--m", type=int, default=1000)
-    parser.add_argument("--method", default="fw")
-    parser.add_argument("--loss", default="topk_hinge")
-    parser.add_argument("--tol", type=float, default=1e-12, help="relative gap at which it ends")
-    parser.add_argument("--passes", type=int, default=1)
-    parser.add_argument("--C", type=float, default=1.0)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--blocks", type=int, help="blocks of rows (default: as topline does)")
-    parser.add_argument("--memory-limit", default="5.5GiB", help="of all processes; '' for none")
-    parser.add_argument("--cache-bytes", type=int, help="features kept in memory (default: as topline does)")
-    parser.add_argument("--sizes", type=int, default=1, help="this many sizes, each twice the one before")
-    parser.add_argument("--makers", type=int, default=2, help="processes that make the store")
-    parser.add_argument("--make-only", action="store_true", help="make the store and stop")
-    parser.add_argument("--keep", action="store_true", help="keep checkpoints and history of the run")
-    parser.add_argument("--read-bytes", type=int, default=4 << 30, help="of rows read to time reading")
-    parser.add_argument("--bare-seconds", type=float, default=2.0, help="for each shape of product")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ does not hold them they are packed, and their nonzeros alone take room.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from tests.benchmarks.harness import SCRATCH, read_options
 from tests.benchmarks.scale import imagenet_size
 from tests.benchmarks.scale.imagenet_store import imagenet_store
 
@@ -33,25 +32,11 @@ def line_of(m: int, training: imagenet_size.Training) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> list[imagenet_size.Training]:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--folder", type=Path, required=True, help="the stores; made where they are not there"
-    )
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--d", type=int, default=512)
-    parser.add_argument("--m", type=int, nargs="+", default=[1000, 3000, 10_000])
-    parser.add_argument("--loss", default="topk_hinge")
-    parser.add_argument("--method", default="auto")
-    parser.add_argument("--C", type=float, default=1.0)
-    parser.add_argument("--tol", type=float, default=1e-2)
-    parser.add_argument("--passes", type=int, default=200)
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--memory-limit", default="7.5GiB", help="of all processes; '' for none")
-    parser.add_argument("--makers", type=int, default=1, help="processes that make the stores")
-    options = parser.parse_args(arguments)
-    options.cache_bytes = options.blocks = None
+    options = read_options(
+        __doc__, arguments, folder=SCRATCH, rows=20_000, d=512, m=[1000, 3000, 10_000], loss="topk_hinge",
+        method="auto", C=1.0, tol=1e-2, passes=200, workers=0, memory_limit="7.5GiB", makers=1,
+        cache_bytes=int, blocks=int,
+    )  # fmt: skip
     datasets = {
         m: imagenet_store(options.folder, options.rows, options.d, m, options.makers) for m in options.m
     }

@@ -11,7 +11,6 @@ PSS exceeds the limit.
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
@@ -23,10 +22,9 @@ from pathlib import Path
 import numpy as np
 from dask.utils import parse_bytes
 
+from tests.benchmarks.harness import SCRATCH, kept_dataset, read_options
 from tests.benchmarks.tree_memory import TreeMemory
-from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import Dataset, DatasetWriter, empty_manifest, find_by_key
-from topline.storage.stores import open_store
+from topline.storage.datasets import Dataset
 
 MIB = 1 << 20
 D, M = 2048, 10
@@ -72,21 +70,15 @@ class Peak:
 
 def wide_store(folder: Path, size: int, d: int = D) -> Dataset:
     """Open the dataset of `size` bytes of features; made where it is not there: means and noise."""
-    store, n = open_store(folder, create=True), size // (4 * d)
-    key = f"wide-{n}-{d}"
-    info = find_by_key(store, key)
-    if info is None:
-        plan = ChunkPlan.choose(n, d, 4)
-        writer = DatasetWriter.begin(store, key, d, "float32", plan, {"backbone": "none"})
-        labels = np.random.default_rng(0).integers(0, M, n).astype(np.int32)
-        means = np.random.default_rng(1).random((M, d)) < 0.05
-        for unit in sorted(set(range(plan.units)) - writer.done_units()):
-            span = plan.bounds(unit)
-            noise = np.random.default_rng((2, unit)).integers(0, 8, (span.rows, d), dtype=np.uint8)
-            X = (noise + means[labels[span.start : span.stop]]).astype(np.float32)
-            writer.write_unit(unit, X, empty_manifest([str(row) for row in range(span.start, span.stop)]))
-        info = writer.commit(labels, np.zeros(n, dtype=np.int8), [f"class {c}" for c in range(M)])
-    return Dataset.open(store, info.id)
+    n = size // (4 * d)
+    labels, means = np.random.default_rng(0).integers(0, M, n), np.random.default_rng(1).random((M, d)) < 0.05
+
+    def rows(unit: int, span: slice) -> np.ndarray:
+        of_rows = means[labels[span]]
+        noise = np.random.default_rng((2, unit)).integers(0, 8, of_rows.shape, dtype=np.uint8)
+        return (noise + of_rows).astype(np.float32)
+
+    return kept_dataset(folder, f"wide-{n}-{d}", labels, d, rows)
 
 
 def measured(dataset: Dataset, way: str, limit: int, workers: int) -> Peak:
@@ -118,13 +110,10 @@ def _cpu_of_children() -> float:
 
 def main(arguments: Sequence[str] | None = None) -> list[Peak]:
     """Measure and print; return the peaks."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="stores are made here and kept")
-    parser.add_argument("--limits", nargs="+", default=["600MiB", "1GiB", "2GiB"])
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
-    parser.add_argument("--times", type=float, default=5.0, help="data of so many times the limit")
-    parser.add_argument("--workers", type=int, help="worker processes (default: two from 2 GiB on)")
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__, arguments, folder=SCRATCH, limits=["600MiB", "1GiB", "2GiB"], ways=list(WAYS), times=5.0,
+        workers=int,
+    )  # fmt: skip
     where = f"{'limit':>6} {'rows':>7} {'workers':>7}"
     print(f"{'':<12} {where} {'PSS':>8} {'RSS':>8} {'of it':>6} {'CPU s':>6}  (MiB)", flush=True)
     found = []

@@ -42,6 +42,7 @@ import psutil
 from numpy.typing import NDArray
 
 from tests.benchmarks.datasets import relu_features
+from tests.benchmarks.harness import read_options
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.cluster.calls import ROOTS
 from topline.pipeline.options.train import ClusterConfig
@@ -211,19 +212,10 @@ def model_table(options: argparse.Namespace) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> list[tuple[int, Measured, RoundCost]]:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--workers", type=int, nargs="*", default=[2, 4, 8, 16])
-    parser.add_argument("--rows", type=int, default=64, help="rows of a worker")
-    parser.add_argument("--d", type=int, default=1024)
-    parser.add_argument("--m", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mbit", type=float, default=1000.0, help="megabits a second of each link")
-    parser.add_argument("--delay", type=float, default=0.005, help="seconds one way")
-    parser.add_argument("--gflops", type=float, default=111.0, help="float32 speed of a worker of the model")
-    parser.add_argument("--one-block", type=int, default=23, help="passes that one block takes in the model")
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__, arguments, workers=[2, 4, 8, 16], rows=64, d=1024, m=1000, rounds=5, mbit=1000.0,
+        delay=0.005, gflops=111.0, one_block=23,
+    )  # fmt: skip
     found = measured_table(options) if options.workers else []
     print(model_table(options))
     return found

@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from tests.benchmarks.datasets import DATA_DIR, load
+from tests.benchmarks.datasets import DATA_DIR
+from tests.benchmarks.harness import read_options, sets_there
 from tests.benchmarks.scale.imagenet_store import DIRECTIONS, THRESHOLD, class_means, labels_of
 from topline import OneVsAll, Softmax, Status, TopKEntropy, solve
 from topline.solvers.methods.quasi_newton import metrics
@@ -53,12 +53,7 @@ def problems(options: argparse.Namespace) -> Iterator[tuple[str, Any, Any, int, 
             name = f"ReLU {n:,} x {d}, m {m}, {'unit norm' if unit else 'standardised'}"
             X, y = relu_rows(n, d, m, unit=unit, tail=tail)
             yield name + (", long tail" if tail else ""), X, y, m, LOSSES
-    for name in options.public.split(",") if options.public else ():
-        try:
-            data = load(name, options.data)
-        except FileNotFoundError as missing:
-            print(f"{name}: skipped, {missing.filename} is not there")
-            continue
+    for data in sets_there(options.public.split(",") if options.public else (), options.data):
         yield data.title, data.X, data.y, data.m, LOSSES
 
 
@@ -75,15 +70,9 @@ def taken(X: Any, y: Any, loss: Any, C: float, m: int, kind: str) -> tuple[int, 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, int]]:
     """Run the benchmark; give the passes of every kind."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    options = read_options(
+        __doc__, arguments, rows=40_000, d=256, m=250, C=[1.0, 10.0], data=DATA_DIR, public=",".join(PUBLIC)
     )
-    for name, value in (("rows", 40_000), ("d", 256), ("m", 250)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--C", type=float, nargs="+", default=[1.0, 10.0])
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--public", default=",".join(PUBLIC), help="public sets, '' for none")
-    options = parser.parse_args(arguments)
     found = []
     for title, X, y, m, losses in problems(options):
         print(title, flush=True)

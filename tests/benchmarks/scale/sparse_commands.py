@@ -10,7 +10,6 @@ included, as medians; the last column is their ratio.  --quick takes some hundre
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import numpy as np
 from scipy import sparse
 
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
+from tests.benchmarks.harness import read_options
 from tests.benchmarks.tree_memory import CommandCost, command_cost
 from tests.pipeline.small_data import write_dataset
 from topline import OneVsAll, Softmax, solve
@@ -81,12 +81,7 @@ def compared(data: DataSet, folder: Path, loss: str, C: float, workers: int, rep
 
 def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
     """Measure and print; return the comparisons."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="a small set, one loss and one C")
-    options = parser.parse_args(arguments)
+    options = read_options(__doc__, arguments, data=DATA_DIR, workers=[0, 2], repeats=1, quick=False)
     data = made_up() if options.quick else load("news20", options.data)
     losses, Cs = (["softmax"], [1.0]) if options.quick else (list(LOSSES), [1.0, 10.0])
     heads = "| problem | workers | method | passes: solve | auto | lbfgs | CPU s: auto | lbfgs | times |"

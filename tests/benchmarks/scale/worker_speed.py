@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from tests.benchmarks.harness import SCRATCH, kept_dataset, read_options
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.training import train
-from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import Dataset, DatasetWriter, empty_manifest, find_by_key
+from topline.storage.datasets import Dataset
 from topline.storage.runs import read_history
 from topline.storage.stores import open_store
 
@@ -41,21 +40,16 @@ class Trained:
 
 def relu_rows(folder: Path, n: int, d: int, m: int) -> Dataset:
     """Open the dataset of unit rows behind a ReLU around m centres, made in `folder` if it is not there."""
-    store, key = open_store(folder, create=True), f"relu-rows-{n}-{d}-{m}"
-    info = find_by_key(store, key)
-    if info is None:
-        plan = ChunkPlan.choose(n, d, 4)
-        writer = DatasetWriter.begin(store, key, d, "float32", plan, {"backbone": "synthetic"})
-        centres = np.random.default_rng(0).normal(size=(m, d)).astype(np.float32)
-        labels = np.random.default_rng(1).integers(0, m, size=n).astype(np.int32)
-        for span in map(plan.bounds, range(plan.units)):
-            noise = np.random.default_rng(span.start + 2).standard_normal((span.rows, d), dtype=np.float32)
-            X = np.maximum(centres[labels[span.start : span.stop]] + 4.0 * noise, 0.0)
-            names = [f"row{i}" for i in range(span.start, span.stop)]
-            X /= np.linalg.norm(X, axis=1, keepdims=True)
-            writer.write_unit(span.start // plan.shard_rows, X, empty_manifest(names))
-        info = writer.commit(labels, np.zeros(n, dtype=np.int8), [f"class {c}" for c in range(m)])
-    return Dataset.open(store, info.id)
+    centres = np.random.default_rng(0).normal(size=(m, d)).astype(np.float32)
+    labels = np.random.default_rng(1).integers(0, m, size=n)
+
+    def rows(_unit: int, span: slice) -> np.ndarray:
+        size = span.stop - span.start, d
+        noise = np.random.default_rng(span.start + 2).standard_normal(size, dtype=np.float32)
+        X = np.maximum(centres[labels[span]] + 4.0 * noise, 0.0)
+        return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+    return kept_dataset(folder, f"relu-rows-{n}-{d}-{m}", labels, d, rows)
 
 
 def trained(options: argparse.Namespace, loss: str, workers: int) -> Trained:
@@ -76,21 +70,10 @@ def trained(options: argparse.Namespace, loss: str, workers: int) -> Trained:
 
 def main(arguments: Sequence[str] | None = None) -> list[list[Trained]]:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=120_000)
-    parser.add_argument("--d", type=int, default=1024)
-    parser.add_argument("--m", type=int, default=150)
-    parser.add_argument("--losses", nargs="+", default=["max_hinge", "topk_hinge"])
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--cut", action="store_true", help="into as many blocks as workers, whatever pays")
-    parser.add_argument("--method", default="auto")
-    parser.add_argument("--C", type=float, default=1.0)
-    parser.add_argument("--tol", type=float, default=1e-3)
-    parser.add_argument("--passes", type=int, default=400)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "topline-benchmarks")
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__, arguments, rows=120_000, d=1024, m=150, losses=["max_hinge", "topk_hinge"], workers=[1, 2],
+        cut=False, method="auto", C=1.0, tol=1e-3, passes=400, folder=SCRATCH,
+    )  # fmt: skip
     print(f"{options.rows:,} rows of {options.d:,} features, {options.m} classes, C = {options.C:g}")
     print(f"{'loss':>12}{'workers':>9}{'passes':>8}{'seconds':>9}{'work':>8}{'rest':>8}{'ratio':>7}")
     table = []

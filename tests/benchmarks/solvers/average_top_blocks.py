@@ -9,11 +9,11 @@ relative gap TOL, with P and D in float64; the last says how far apart the objec
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import numpy as np
 
+from tests.benchmarks.harness import read_options
 from topline import AverageTopK, TopKHinge, solve
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options import ClusterConfig
@@ -56,18 +56,10 @@ def report(X, y, client, C, k, tol, most):
 
 def main(arguments=None):
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--classes", type=int, default=20)
-    parser.add_argument("--share", type=float, default=0.1, help="of the losses that count, k / n")
-    parser.add_argument("--C", type=float, default=0.001, help="1 / (lam n)")
-    parser.add_argument("--tol", type=float, default=1e-4)
-    parser.add_argument("--max-passes", type=int, default=400)
-    parser.add_argument("--quick", action="store_true", help="a small problem, for a test")
-    chosen = parser.parse_args(arguments)
+    chosen = read_options(
+        __doc__, arguments, rows=100_000, features=64, classes=20, share=0.1, C=0.001, tol=1e-4,
+        max_passes=400, quick=False,
+    )  # fmt: skip
     sizes = (700, 8, 5) if chosen.quick else (chosen.rows, chosen.features, chosen.classes)
     X, y = clouds(*sizes)
     k = chosen.share * sizes[0]

@@ -9,12 +9,11 @@ before.  The table is Markdown, as the README has it.
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator
 
 import numpy as np
 from sklearn.datasets import load_digits
 
+from tests.benchmarks.harness import print_head, print_row, read_options
 from topline import Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.methods import METHODS
 
@@ -45,27 +44,13 @@ def cell(X, y, loss, smoothing: float, method: str, options: argparse.Namespace)
     return f"{short}{result.passes:,}" + (f" ({result.seconds:.2f} s)" if options.seconds else "")
 
 
-def rows(options: argparse.Namespace) -> Iterator[list[str]]:
-    """Give the rows of the table, one a method."""
-    X, y = digits(options.rows)
-    for method in METHODS:
-        yield [f"`{method}`", *(cell(X, y, loss, gamma, method, options) for _, loss, gamma in PROBLEMS)]
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1797)
-    parser.add_argument("--lam-n", type=float, default=1.0)
-    parser.add_argument("--tol", type=float, default=1e-3)
-    parser.add_argument("--passes", type=int, default=2000)
-    parser.add_argument("--seconds", action="store_true")
-    options = parser.parse_args(arguments)
-    head = ["method", *(name for name, _, _ in PROBLEMS)]
-    sys.stdout.write(f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n")
-    for row in rows(options):
-        sys.stdout.write(f"| {' | '.join(row)} |\n")
-        sys.stdout.flush()
+    options = read_options(__doc__, arguments, rows=1797, lam_n=1.0, tol=1e-3, passes=2000, seconds=False)
+    print_head("method", *(name for name, _, _ in PROBLEMS))
+    X, y = digits(options.rows)
+    for method in METHODS:
+        print_row(f"`{method}`", *(cell(X, y, loss, gamma, method, options) for _, loss, gamma in PROBLEMS))
 
 
 if __name__ == "__main__":

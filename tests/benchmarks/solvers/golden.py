@@ -25,7 +25,6 @@ All cases take some three minutes of one core once loops are compiled.  `--large
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import hashlib
 import json
@@ -47,6 +46,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from tests.benchmarks.harness import read_options
 from tests.benchmarks.scale import gap_curve
 from tests.benchmarks.solvers import first_fit, pass_cost
 from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, loss_name, several_labels
@@ -296,14 +296,7 @@ def stored_cases(path: Path) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases that are asked for, compare and store them; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default="*", help="glob pattern of names of cases")
-    parser.add_argument("--against", type=Path, default=STORED)
-    parser.add_argument("--write", action="store_true", help="store what was found")
-    parser.add_argument("--large", action="store_true")
-    options = parser.parse_args(arguments)
+    options = read_options(__doc__, arguments, only="*", against=STORED, write=False, large=False)
     found, began = {}, time.process_time()
     with threadpool_limits(1):
         for case in cases():

@@ -12,7 +12,6 @@ over to float64. The ratio is that of the medians: a pass of ascent over both pr
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -24,6 +23,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.datasets import relu_features
+from tests.benchmarks.harness import read_options
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import MaxHinge
@@ -127,17 +127,9 @@ def table(figures: Figures) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; exits 1 where the ratio is above --limit."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    given = read_options(
+        __doc__, arguments, n=20_000, d=1024, m=100, lam_n=2.0, rounds=4, threads=1, limit=2.0
     )
-    parser.add_argument("--n", type=int, default=20_000)
-    parser.add_argument("--d", type=int, default=1024)
-    parser.add_argument("--m", type=int, default=100)
-    parser.add_argument("--lam-n", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=2.0)
-    given = parser.parse_args(arguments)
     found = measure(given.n, given.d, given.m, given.lam_n, given.rounds, given.threads)
     for threads, figures in found.items():
         print(f"threads: {threads}\n{table(figures)}")

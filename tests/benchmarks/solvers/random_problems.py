@@ -10,7 +10,6 @@ that is not the one reported.  Counts by kind close the table: problems, those s
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from tests.benchmarks.harness import print_head, print_row, read_options
 from topline import (
     MaxHinge,
     OneVsAll,
@@ -167,45 +167,37 @@ def solved(problem: Drawn, options: argparse.Namespace) -> SolveResult:
         )  # fmt: skip
 
 
-def row(number: int, problem: Drawn, result: SolveResult) -> str:
+def row(problem: Drawn, result: SolveResult) -> list[object]:
     """Lay a run out."""
     n, d = problem.X.shape
     shape = f"{n} x {d}, {problem.m}, {problem.X.dtype}"
     primal, slack = problem.primal(result.W)
     wrong = "" if abs(primal - result.primal) <= slack else " !"
-    return (
-        f"| {number} | {problem.kind} | {shape} | {problem.loss.name} | {problem.C:.1e} "
-        f"| {result.status.name} | {result.method} | {result.passes:,} | {result.relative_gap:.1e} "
-        f"| {primal:.6g}{wrong} |"
-    )
+    return [
+        problem.kind, shape, problem.loss.name, f"{problem.C:.1e}", result.status.name, result.method,
+        f"{result.passes:,}", f"{result.relative_gap:.1e}", f"{primal:.6g}{wrong}",
+    ]  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print a row a problem as Markdown, and the counts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", type=int, default=40)
-    parser.add_argument("--only", type=int, nargs="+", help="numbers of problems; all by default")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max-passes", type=int, default=1_000)
-    parser.add_argument("--tol", type=float, default=1e-3)
-    parser.add_argument("--blocks", type=int, default=1)
-    parser.add_argument("--method", default="auto")
-    options = parser.parse_args(arguments)
-    head = "number", "kind", "n x d, m", "loss", "C", "status", "method", "passes", "gap", "P"
-    sys.stdout.write(f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n")
+    options = read_options(
+        __doc__, arguments, problems=40, first=0, seed=0, max_passes=1_000, tol=1e-3, blocks=1, method="auto"
+    )
+    print_head("number", "kind", "n x d, m", "loss", "C", "status", "method", "passes", "gap", "P")
     runs: dict[str, list[SolveResult]] = {kind: [] for kind in KINDS}
-    for number in options.only or range(options.problems):
+    for number in range(options.first, options.first + options.problems):
         problem = drawn(options.seed, number)
         result = solved(problem, options)
         runs[problem.kind].append(result)
-        sys.stdout.write(row(number, problem, result) + "\n")
-        sys.stdout.flush()
-    sys.stdout.write("\n| kind | problems | solved | most passes |\n|---|---|---|---|\n")
+        print_row(number, *row(problem, result))
+    print()
+    print_head("kind", "problems", "solved", "most passes")
     runs["all"] = [run for some in runs.values() for run in some]
     for kind, some in runs.items():
         if some:
             ended = sum(run.status is Status.SOLVED for run in some)
-            sys.stdout.write(f"| {kind} | {len(some)} | {ended} | {max(run.passes for run in some):,} |\n")
+            print_row(kind, len(some), ended, f"{max(run.passes for run in some):,}")
 
 
 if __name__ == "__main__":

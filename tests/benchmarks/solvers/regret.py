@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from tests.benchmarks.harness import print_head, print_row, read_options
 from tests.benchmarks.solvers.random_problems import Drawn, clusters, standardised, unit_rows
 from topline import (
     MaxHinge,
@@ -138,37 +138,28 @@ def outcome(problem: Drawn, options: argparse.Namespace) -> Outcome:
     return Outcome(seconds, ended_with)
 
 
-def row(number: int, problem: Drawn, found: Outcome) -> str:
+def row(problem: Drawn, found: Outcome) -> list[object]:
     """Lay a problem out."""
     n, d = problem.X.shape
     fixed = ", ".join(f"{name} {value:.2f}" for name, value in found.seconds.items() if name != AUTO)
-    return (
-        f"| {number} | {problem.kind} {n} x {d}, {problem.m} | {problem.loss.name} | {1.0 / problem.C:.2g} "
-        f"| {found.seconds.get(AUTO, np.inf):.2f} ({found.ended_with}) | {fixed} | {found.regret:.2f} |"
-    )
+    auto = f"{found.seconds.get(AUTO, np.inf):.2f} ({found.ended_with})"
+    name = f"{problem.kind} {n} x {d}, {problem.m}"
+    return [name, problem.loss.name, f"{1.0 / problem.C:.2g}", auto, fixed, f"{found.regret:.2f}"]
 
 
 def main(arguments: list[str] | None = None) -> list[float]:
     """Print the table as Markdown and return the regrets."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--problems", type=int, default=30)
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--tol", type=float, default=1e-3)
-    parser.add_argument("--max-passes", type=int, default=400)
-    parser.add_argument("--turns", type=int, default=2)
-    options = parser.parse_args(arguments)
-    head = "number", "problem", "loss", "lam n", "auto", "fixed", "regret"
-    sys.stdout.write(f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n")
+    options = read_options(
+        __doc__, arguments, seed=0, first=0, problems=30, rows=20_000, tol=1e-3, max_passes=400, turns=2
+    )
+    print_head("number", "problem", "loss", "lam n", "auto", "fixed", "regret")
     regrets: list[float] = []
     for number in range(options.first, options.problems):
         problem = drawn(options.seed, number, options.rows)
         found = outcome(problem, options)
         regrets.append(found.regret)
-        sys.stdout.write(row(number, problem, found) + "\n")
-        sys.stdout.flush()
-    sys.stdout.write(f"\nmedian {statistics.median(regrets):.2f}, worst {max(regrets):.2f}\n")
+        print_row(number, *row(problem, found))
+    print(f"\nmedian {statistics.median(regrets):.2f}, worst {max(regrets):.2f}")
     return regrets
 
 

@@ -10,12 +10,11 @@ a > marks a run that ended at `--passes` or `--cap` seconds.
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.datasets import DATA_DIR, load
+from tests.benchmarks.datasets import DATA_DIR
+from tests.benchmarks.harness import print_head, print_row, read_options, sets_there
 from topline import MaxHinge, SerialExecutor, Status, TopKHinge, solve
 
 LOSSES = {"max_hinge": MaxHinge(), "topk_hinge": TopKHinge(5)}
@@ -49,35 +48,19 @@ def cell(X: np.ndarray, y: np.ndarray, C: float, blocks: int, options: argparse.
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--loss", choices=LOSSES, default="max_hinge")
-    parser.add_argument("--method", default="auto")
-    parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2, 8, 32])
-    parser.add_argument("--C", type=float, nargs="+", default=[0.1, 1.0, 10.0])
-    parser.add_argument("--passes", type=int, default=3_000)
-    parser.add_argument("--cap", type=float, default=60.0)
-    parser.add_argument("--sets", nargs="+", help="of the names in the table; all by default")
-    parser.add_argument("--rows", type=int, help="of each set, the first so many")
-    options = parser.parse_args(arguments)
-    wanted = options.sets or [*DRAWN, *SHARED]
-    sets = {name: drawn(*shape) for name, shape in DRAWN.items() if name in wanted}
-    for name in SHARED:
-        if name not in wanted:
-            continue
-        try:
-            data = load(name, options.data)
-        except FileNotFoundError as missing:
-            print(f"{name}: skipped, {missing.filename} is not there", file=sys.stderr)
-            continue
-        sets[name] = np.asarray(data.X, dtype=np.float64), data.y
-    print("| set, C | " + " | ".join(f"blocks {blocks}" for blocks in options.blocks) + " |")
-    print("|" + "---|" * (len(options.blocks) + 1))
+    options = read_options(
+        __doc__, arguments, data=DATA_DIR, loss="max_hinge", method="auto", blocks=[1, 2, 8, 32], C=[0.1,
+        1.0, 10.0], passes=3_000, cap=60.0, sets=[*DRAWN, *SHARED], rows=int,
+    )  # fmt: skip
+    sets = {name: drawn(*shape) for name, shape in DRAWN.items() if name in options.sets}
+    for data in sets_there([name for name in SHARED if name in options.sets], options.data):
+        sets[data.name] = np.asarray(data.X, dtype=np.float64), data.y
+    print_head("set, C", *(f"blocks {blocks}" for blocks in options.blocks))
     for name, (X, y) in sets.items():
         rows = standardised(X[: options.rows])
         for C in options.C:
             cells = [cell(rows, y[: options.rows], C, blocks, options) for blocks in options.blocks]
-            print(f"| {name}, {C:g} | " + " | ".join(cells) + " |", flush=True)
+            print_row(f"{name}, {C:g}", *cells)
 
 
 if __name__ == "__main__":

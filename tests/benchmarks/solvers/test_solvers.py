@@ -20,8 +20,6 @@ from tests.benchmarks.solvers import (
 )
 from tests.benchmarks.solvers.average_top_blocks import BLOCKS
 from tests.benchmarks.solvers.average_top_blocks import main as measure_average_top
-from tests.benchmarks.solvers.block_rounds import BLOCKS as BLOCK_COUNTS
-from tests.benchmarks.solvers.block_rounds import main as measure_rounds
 from tests.benchmarks.solvers.pass_cost import main as measure_passes
 from tests.benchmarks.solvers.pass_cost import measure
 from tests.benchmarks.solvers.peer_fits import PEERS, timed_fit
@@ -231,16 +229,6 @@ def test_the_small_problem_has_one_objective(capsys) -> None:
     for result in results:
         assert result.relative_gap <= 1e-3
         assert result.primal == pytest.approx(results[0].primal, rel=1e-3)
-
-
-def test_the_small_problem_is_counted_for_every_number_of_blocks(capsys) -> None:
-    found = measure_rounds(["--quick", "--C", "1"])
-    lines = capsys.readouterr().out.splitlines()
-    assert set(found) == set(BLOCK_COUNTS)
-    assert len(lines) == len(BLOCK_COUNTS) + 2
-    assert not any(">" in line for line in lines[1:-1])
-    # Several blocks measure P at a mean of W, and may end a pass before one block.
-    assert max(found.values()) <= 2 * found[BLOCK_COUNTS[0]]
 
 
 def test_a_fit_is_timed_with_nothing_compiled(capfd: pytest.CaptureFixture[str]) -> None:

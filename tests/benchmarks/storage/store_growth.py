@@ -7,7 +7,6 @@ set beside the features of all its images, as the store compresses them: these i
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from tests.benchmarks.harness import read_options
 from topline.pipeline.ingest import extract
 from topline.pipeline.options import ClusterConfig, ExtractConfig
 from topline.storage.datasets import Dataset
@@ -83,10 +83,7 @@ def feature_bytes(dataset: Dataset) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> Growth:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--images", type=int, default=6_000)
-    parser.add_argument("--versions", type=int, default=30)
-    options = parser.parse_args(arguments)
+    options = read_options(__doc__, arguments, images=6_000, versions=30)
     with tempfile.TemporaryDirectory() as folder:
         growth = grow(Path(folder), options.images, options.versions)
     print(

@@ -16,15 +16,14 @@ are compared with those of the search to 1e-4: the second says how firm an exhau
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.benchmarks.harness import SCRATCH, read_options
 from tests.benchmarks.sweeps.stored_sweep import relu_store
 from tests.benchmarks.tree_memory import command_cost
 from topline.pipeline.options import Cell, SweepConfig
@@ -151,31 +150,22 @@ def agreement(found: Sequence[Mapping[str, Choice]], name: str, grid: Sequence[f
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Choice]]:
     """Print the choices of each sample, and how they agree."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--folder", type=Path, help="the store; made where it is not there, and kept")
-    sizes = (("rows", 3000), ("d", 256), ("m", 20), ("k", 3), ("folds", 5), ("samples", 6))
-    for name, value in (*sizes, ("unseen", UNSEEN)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--C", default="1e-3:1e2:45", help="as for topline sweep")
-    parser.add_argument("--losses", default="topk_hinge,softmax,topk_entropy")
-    parser.add_argument("--rule", default="race", help="as for topline sweep")
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__, arguments, folder=SCRATCH, rows=3000, d=256, m=20, k=3, folds=5, samples=6, unseen=UNSEEN,
+        C="1e-3:1e2:45", losses="topk_hinge,softmax,topk_entropy", rule="race",
+    )  # fmt: skip
     found: list[dict[str, Choice]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        place = options.folder or Path(folder) / "store"
-        dataset = relu_store(place, options.rows + options.unseen, options.d, options.m)
-        for seed in range(options.samples):
-            found.append(choices(dataset, options, seed))
-            print(f"sample {seed}")
-            for name, one in found[-1].items():
-                print(
-                    f"  {name:<20}: {one.cell.variant.name}, C {one.cell.C:g}; {one.passes:,} passes,"
-                    f" {one.seconds:.0f} CPU s; {one.behind:.4f} below, {one.errors:.2f} paired standard"
-                    f" errors; unseen rows {one.unseen:.4f}",
-                    flush=True,
-                )
+    dataset = relu_store(options.folder, options.rows + options.unseen, options.d, options.m)
+    for seed in range(options.samples):
+        found.append(choices(dataset, options, seed))
+        print(f"sample {seed}")
+        for name, one in found[-1].items():
+            print(
+                f"  {name:<20}: {one.cell.variant.name}, C {one.cell.C:g}; {one.passes:,} passes,"
+                f" {one.seconds:.0f} CPU s; {one.behind:.4f} below, {one.errors:.2f} paired standard"
+                f" errors; unseen rows {one.unseen:.4f}",
+                flush=True,
+            )
     grid = SweepConfig(store="-", dataset="-", C=options.C).grid()
     for name in (SWEEP, COARSE):
         print(agreement(found, name, grid))

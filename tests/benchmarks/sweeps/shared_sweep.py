@@ -12,7 +12,6 @@ on every fold from zero, as exhaustive search does, and says how good the choice
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from unittest import mock
 import numpy as np
 
 from tests.benchmarks.datasets import DATA_DIR, load, relu_features
+from tests.benchmarks.harness import read_options
 from tests.benchmarks.sweeps.sweep_cost import fits_from_zero
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
@@ -71,18 +71,10 @@ def one_by_one(config, best):
 
 def main(arguments=None):
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    for name, value in (("rows", 10_000), ("d", 256), ("m", 20), ("k", 3), ("folds", 5)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--set", help="letter, usps or another of the public sets instead of synthetic rows")
-    parser.add_argument("--C", default="1e-3:1e2:45", help="as for topline sweep")
-    parser.add_argument("--losses", default="topk_hinge,softmax,topk_entropy")
-    parser.add_argument("--memory-limit", default=None)
-    parser.add_argument("--shared", action="store_true")
-    parser.add_argument("--one-by-one", action="store_true")
-    chosen = parser.parse_args(arguments)
+    chosen = read_options(
+        __doc__, arguments, rows=10_000, d=256, m=20, k=3, folds=5, set=str, C="1e-3:1e2:45",
+        losses="topk_hinge,softmax,topk_entropy", memory_limit=str, shared=False, one_by_one=False,
+    )  # fmt: skip
     cluster = ClusterConfig(workers=0, memory_limit=chosen.memory_limit)
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Path(folder) / "store", create=True)

@@ -13,13 +13,13 @@ memory (PSS) of all processes of each at one time.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tests.benchmarks.datasets import relu_features
+from tests.benchmarks.harness import SCRATCH, read_options
 from tests.benchmarks.tree_memory import CommandCost, command_cost
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.sweep import SweepResult
@@ -94,20 +94,11 @@ def _took(cost: CommandCost) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--folder", type=Path, help="the store; made where it is not there, and kept")
-    for name, value in (("rows", 200_000), ("d", 1024), ("m", 100), ("k", 5), ("folds", 5), ("workers", 2)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--C", default="1e-3:1e2:45", help="as for topline sweep")
-    parser.add_argument("--losses", default="topk_hinge,softmax,topk_entropy")
-    parser.add_argument("--memory-limit", default="4GiB")
-    parser.add_argument("--rule", default="race", help="as for topline sweep")
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        dataset = relu_store(options.folder or Path(folder) / "store", options.rows, options.d, options.m)
-        return beside_a_fit(dataset, options)
+    options = read_options(
+        __doc__, arguments, folder=SCRATCH, rows=200_000, d=1024, m=100, k=5, folds=5, workers=2,
+        C="1e-3:1e2:45", losses="topk_hinge,softmax,topk_entropy", memory_limit="4GiB", rule="race",
+    )  # fmt: skip
+    return beside_a_fit(relu_store(options.folder, options.rows, options.d, options.m), options)
 
 
 if __name__ == "__main__":

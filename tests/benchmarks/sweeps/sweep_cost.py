@@ -11,7 +11,6 @@ the sweep does: the rounds, and one for the exact values at the end where they a
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -19,16 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from tests.benchmarks.datasets import DATA_DIR, load
+from tests.benchmarks.harness import HERE, read_options
 from tests.pipeline.small_data import write_dataset
 from topline import SerialExecutor, solve
 from topline.pipeline.options.sweep import SweepConfig
-from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.sweep import sweep
 from topline.pipeline.sweep.plan import fold_data, plan_sweep
 from topline.solvers.core.held_out import count_hits
 from topline.storage.stores import open_store
 
-HERE = ClusterConfig(workers=0)
 TOL = 1e-3
 
 
@@ -81,17 +79,10 @@ def compare(X, y, name, grid, k, topk, folds):
 
 def main(arguments=None):
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, default=DATA_DIR)
-    parser.add_argument("--sets", nargs="+", default=["usps", "letter"])
-    parser.add_argument("--C", default="1e-3:1e2:11", help="as for topline sweep")
-    parser.add_argument("--k", type=int, default=1)
-    parser.add_argument("--topk", type=int, default=1)
-    parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="a few hundred digits, for a test")
-    chosen = parser.parse_args(arguments)
+    chosen = read_options(
+        __doc__, arguments, data=DATA_DIR, sets=["usps", "letter"], C="1e-3:1e2:11", k=1, topk=1, folds=5,
+        quick=False,
+    )  # fmt: skip
     names, folds = (["digits"], 3) if chosen.quick else (chosen.sets, chosen.folds)
     grid = SweepConfig(C="0.01:10:4" if chosen.quick else chosen.C).grid()
     found = {}

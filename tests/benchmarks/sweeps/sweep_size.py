@@ -12,13 +12,12 @@ included.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from tests.benchmarks.harness import SCRATCH, read_options
 from tests.benchmarks.scale.imagenet_store import imagenet_store
 from tests.benchmarks.tree_memory import TreeMemory
 from topline.pipeline.options import ClusterConfig, SweepConfig
@@ -53,14 +52,10 @@ def taken_together(runner: SharedRunner, plan: SweepPlan, costs: Sequence[float]
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--folder", type=Path, required=True, help="the store; made where it is not there")
-    for name, value in (("rows", 64_058), ("d", 2048), ("m", 1000), ("passes", 2), ("makers", 2)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--memory-limit", default="6GiB")
-    chosen = parser.parse_args(arguments)
+    chosen = read_options(
+        __doc__, arguments, folder=SCRATCH, rows=64_058, d=2048, m=1000, passes=2, makers=2,
+        memory_limit="6GiB",
+    )  # fmt: skip
     dataset = imagenet_store(chosen.folder, chosen.rows, chosen.d, chosen.m, chosen.makers)
     config = SweepConfig(
         store=dataset.store.url, dataset=dataset.info.id, C=COSTS, k=(5,), folds=8, max_passes=chosen.passes
