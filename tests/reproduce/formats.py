@@ -6,16 +6,18 @@ import csv
 import gzip
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import io, sparse
+from sklearn.datasets import load_svmlight_file
 
 from topline.pipeline.errors import InputError
 
@@ -64,11 +66,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 def open_text(path: Path) -> TextIO:
     """Open text, gzipped or not, whatever the name says."""
-    with path.open("rb") as stream:
-        packed = stream.read(2) == b"\x1f\x8b"
-    if packed:
-        return TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8")
-    return path.open(encoding="utf-8")
+    return TextIOWrapper(open_bytes(path), encoding="utf-8")
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -76,6 +74,14 @@ def open_bytes(path: Path) -> BinaryIO:
     with path.open("rb") as stream:
         packed = stream.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
+
+
+def columns(rows: Iterable[Sequence[str | float]], d: int) -> NDArray[np.float64]:
+    """Return words as a table of numbers; raises ValueError for rows that are not d + 1 numbers."""
+    table = np.array([[float(word) for word in row] for row in rows])
+    if table.ndim != 2 or table.shape[1] != d + 1:
+        raise ValueError(f"its rows do not have {d + 1} numbers")
+    return table
 
 
 def table_of_numbers(path: Path, what: str, columns: int, skip: int = 0) -> NDArray[np.float64]:
@@ -102,17 +108,14 @@ def target_table(path: Path, what: str, d: int) -> Examples:
         rows = list(csv.reader(lines, delimiter="\t"))
         if not rows or rows[0][-1] != "target" or len(rows[0]) != d + 1:
             raise ValueError(f"its header does not name {d} features and a target")
-        table = np.array([[float(entry) for entry in row] for row in rows[1:]])
+        table = columns(rows[1:], d)
     return Examples(table[:, :-1], codes(table[:, -1]))
 
 
 def last_column_csv(path: Path, what: str, d: int) -> Examples:
     """Read comma-separated numbers under a header; the last column is what is to be predicted."""
     with reading(path, what), open_text(path) as lines:
-        rows = list(csv.reader(lines))
-        table = np.array([[float(entry) for entry in row] for row in rows[1:]])
-        if table.ndim != 2 or table.shape[1] != d + 1:
-            raise ValueError(f"it has no {d + 1} columns")
+        table = columns(list(csv.reader(lines))[1:], d)
     return Examples(table[:, :-1], table[:, -1])
 
 
@@ -120,10 +123,7 @@ def abalone(path: Path, what: str, d: int) -> Examples:
     """Read UCI's abalone: the sex M, F or I as -1, 0 or 1, seven sizes, and the rings to predict."""
     sexes = {"M": -1.0, "F": 0.0, "I": 1.0}
     with reading(path, what), open_text(path) as lines:
-        rows = [line for line in csv.reader(lines) if line]
-        table = np.array([[sexes[row[0].strip()], *map(float, row[1:])] for row in rows])
-        if table.shape[1] != d + 1:
-            raise ValueError(f"it has {table.shape[1]} columns where {d + 1} are expected")
+        table = columns(([sexes[row[0].strip()], *row[1:]] for row in csv.reader(lines) if row), d)
     return Examples(table[:, :-1], table[:, -1])
 
 
@@ -138,15 +138,9 @@ def statlog(path: Path, what: str, d: int) -> Examples:
 
 def keel(path: Path, what: str, d: int) -> Examples:
     """Read a KEEL file: comma-separated rows after @data, the class last."""
-    rows: list[list[float]] = []
     with reading(path, what), open_text(path) as lines:
-        for line in lines:
-            words = [word.strip() for word in line.split(",")]
-            if len(words) == d + 1 and all(_is_number(word) for word in words):
-                rows.append([float(word) for word in words])
-        if not rows:
-            raise ValueError(f"no line has {d + 1} numbers")
-    table = np.array(rows)
+        rows = [line.split(",") for line in lines]
+        table = columns((row for row in rows if len(row) == d + 1 and all(map(_is_number, row))), d)
     return Examples(table[:, :-1], codes(table[:, -1]))
 
 
@@ -175,18 +169,9 @@ def several_labels(arff: Path, xml: Path, d: int) -> Examples:
 
 def libsvm_rows(path: Path, what: str, d: int) -> Examples:
     """Read LIBSVM text "target index:value ..." with indices from 1; the targets are numbers to predict."""
-    table: list[NDArray[np.float64]] = []
-    with reading(path, what), open_text(path) as lines:
-        for line in lines:
-            words = line.split()
-            row = np.zeros(d + 1)
-            row[0] = float(words[0])
-            for word in words[1:]:
-                index, value = word.split(":")
-                row[int(index)] = float(value)
-            table.append(row)
-        whole = np.array(table)
-    return Examples(whole[:, 1:], whole[:, 0])
+    with reading(path, what), open_bytes(path) as stream:
+        X, y = load_svmlight_file(stream, n_features=d, zero_based=False)
+    return Examples(X.toarray(), y)
 
 
 def libsvm_classes(path: Path, what: str, d: int) -> Examples:
@@ -197,17 +182,9 @@ def libsvm_classes(path: Path, what: str, d: int) -> Examples:
 
 def class_first_arff(path: Path, what: str, d: int) -> Examples:
     """Read an ARFF file of numbered categories whose first attribute is the class."""
-    rows: list[list[float]] = []
     with reading(path, what), open_text(path) as lines:
-        data = False
-        for line in lines:
-            text = line.strip()
-            if data and text and not text.startswith("%"):
-                rows.append([float(word) for word in text.split(",")])
-            data = data or text.lower() == "@data"
-        table = np.array(rows)
-        if table.ndim != 2 or table.shape[1] != d + 1:
-            raise ValueError(f"its rows after @data do not have {d + 1} entries")
+        texts = dropwhile(lambda text: text.lower() != "@data", map(str.strip, lines))
+        table = columns((text.split(",") for text in texts if text and text[0] not in "%@"), d)
     return Examples(table[:, 1:], codes(table[:, 0]))
 
 

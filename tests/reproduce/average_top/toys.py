@@ -170,10 +170,7 @@ def _drawn(setting: Setting) -> tuple[list[Figure], list[tuple[str, str, object]
 
 
 def over_k(
-    name: str,
-    draws: Sequence[Line],
-    note: str = "c",
-    paper: Sequence[float | None] = (None, None, None),
+    name: str, draws: Sequence[Line], note: str = "c", paper: Sequence[float | None] = (None, None, None)
 ) -> tuple[list[Figure], tuple[str, str, object]]:
     """Give the errors of maximum, average and best k, the gain of the best k in each draw, and the curve."""
     ks = [k for k, _ in draws[0]]

@@ -58,7 +58,7 @@ def run(setting: Setting) -> Reproduction:
     chosen = ", ".join(f"{name} d = {made.pool.shape[1]}" for name, made in digits.items())
     protocol = {
         "data": f"2,000 digits of each set, 95 % of their variance ({chosen}); {TEST * 10} test and"
-        f" {VALIDATION * 10} validation digits, {len(splits)} draws of the training digits",
+        f" {VALIDATION * 10} validation digits, {len(splits)} draws of the training digits"
     }
     return Reproduction(tuple(figures), protocol, notes)
 

@@ -167,7 +167,7 @@ def run(setting: Setting) -> Reproduction:
         "a": "the thesis draws error curves and prints no numbers but this: learnt weights improve on the SVM"
         " trained on the same data by about 2 % at 486 examples, 1 part training to 2 parts validation, and"
         " are as good as the SVM trained on twice as much. Its division of the 4,601 messages and its grids"
-        " are not published; ours are halves drawn at random",
+        " are not published; ours are halves drawn at random"
     }
     return _compared(setting, data, samples, "messages", notes)
 
@@ -178,7 +178,7 @@ def breast_cancer(setting: Setting) -> Reproduction:
     notes = {
         "a": "the thesis prints no numbers: it says that weights learnt with 1 part training to 2 parts"
         " validation are on par with the SVM or better. Its set is Wisconsin's original one, 683 examples of"
-        " 9 features; scikit-learn has the diagnostic one, 569 of 30, which is another",
+        " 9 features; scikit-learn has the diagnostic one, 569 of 30, which is another"
     }
     samples = setting.of((60, 120, 240), (120,), (24,))
     return _compared(setting, Examples(X, y), samples, "examples", notes)

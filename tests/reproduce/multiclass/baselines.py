@@ -192,7 +192,7 @@ def silhouettes(setting: Setting) -> Reproduction:
     Cs = [10.0**power for power in setting.of(range(-4, 3), range(-2, 1), range(1))]
     notes = {
         "a": "the thesis's own code of SVM^Perf and Wsabie++ is not public, and it gives neither the step"
-        " sizes nor the number of epochs; the first division is the published one",
+        " sizes nor the number of epochs; the first division is the published one"
     }
     data_line = f"{train:,} training, {validation:,} validation, {tests:,} test silhouettes"
     return reproduction(setting, run(setting, data, splits, Cs, Cs), SILHOUETTES, {"data": data_line}, notes)

@@ -196,7 +196,7 @@ def news20_errors(setting: Setting) -> Reproduction:
     notes = {
         "a": f"other features: {kept} singular directions of word counts of message bodies, where"
         " the paper has 1,024 of LIBSVM's; it does not say how these were scaled. Row 'optimum' tells what"
-        " the features allow from what the iterations left undone",
+        " the features allow from what the iterations left undone"
     }
     return errors(setting, data, NEWS20_ERRORS, notes, counts=False)
 
@@ -206,7 +206,7 @@ def caltech_errors(setting: Setting) -> Reproduction:
     data = setting.data.load("silhouettes16", alone=True)
     notes = {
         "a": "the paper says n = 6,339 and 102 classes, the published file has 8,671 silhouettes of 101; ours"
-        " halves all of them",
+        " halves all of them"
     }
     examples = Examples(np.ascontiguousarray(data.X, np.float32), data.y)
     return errors(setting, examples, CALTECH_ERRORS, notes, counts=True)

@@ -167,7 +167,7 @@ def simplices(setting: Setting) -> Reproduction:
     notes = {
         "a": "the thesis draws this figure without numbers and says that both scale alike: an exponent is the"
         " slope of log seconds over log dimension from the third dimension on, and the column of the paper"
-        " has the knapsack's. Below 10^6 much of the time is not yet the arithmetic's",
+        " has the knapsack's. Below 10^6 much of the time is not yet the arithmetic's"
     }
     return Reproduction(tuple(figures), _protocol(), notes, ".3g", _charts(found))
 

@@ -151,7 +151,7 @@ def news20(setting: Setting) -> Reproduction:
         "a": "other features: the thesis has LIBSVM's news20 (62,060 words, 15,478 principal components,"
         f" the published division), ours are {data.X.shape[1]:,} word counts of the bodies alone, scaled to"
         " unit length. Message headers, which name institutions and often the newsgroup, are left out, which"
-        " costs accuracy",
+        " costs accuracy"
     }
     protocol = {
         "data": f"{n - test:,} training and {test:,} test messages, {len(splits)} random divisions",
@@ -175,7 +175,7 @@ def silhouettes(setting: Setting) -> Reproduction:
     trials = compare(setting, data, learners(setting), splits, Cs, KS, budget(setting))
     notes = {
         "a": "the first division is the published one; the others deal training and validation rows anew, so"
-        " that there is a spread. C is chosen on validation rows for each column",
+        " that there is a spread. C is chosen on validation rows for each column"
     }
     protocol = {
         "data": f"{train:,} training, {validation:,} validation, {tests:,} test silhouettes",

@@ -136,7 +136,7 @@ def letter(setting: Setting) -> Reproduction:
     splits = divided(setting, data, setting.of(data.parts[0], data.parts[0], 150))
     notes = {
         "c": "the paper does not say whether its 5,000 test rows are LIBSVM's; ours are random ones, so that"
-        " the spread has the chance of the test rows in it",
+        " the spread has the chance of the test rows in it"
     }
     return run(setting, "letter", data, splits, LETTER, notes)
 
@@ -147,7 +147,7 @@ def aloi(setting: Setting) -> Reproduction:
     splits = divided(setting, data, len(data.y) // 10)
     notes = {
         "c": "the paper has 10,800 images, a tenth of the set, and does not say which, nor which are for the"
-        " test; ours are random ones, and all others for the test",
+        " test; ours are random ones, and all others for the test"
     }
     return run(setting, "aloi", data, splits, ALOI, notes)
 
@@ -168,7 +168,7 @@ def news20(setting: Setting) -> Reproduction:
         "c": f"other features: {kept} singular directions of the word counts of message bodies, unscaled,"
         " where the paper has 1,024 of LIBSVM's counts and does not say how they were scaled. The thesis"
         " has 84 % top-1 on the same messages (table news20), so that the paper's 66 % is its features' or"
-        " its trainings' doing",
+        " its trainings' doing"
     }
     found = run(setting, "news20", data, divided(setting, data, train), NEWS20, notes)
     figures = tuple(

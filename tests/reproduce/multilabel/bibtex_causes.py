@@ -176,7 +176,7 @@ def run(setting: Setting) -> Reproduction:
     notes = {
         "a": "a cause explains a figure if it comes within two standard deviations of it. The thesis divides"
         " as Mulan does; the file at hand has all rows in one piece, and its first 4,880 share labels more"
-        f" evenly with the rest than random ones do. {_said(figures)}",
+        f" evenly with the rest than random ones do. {_said(figures)}"
     }
     protocol = {
         "data": f"bibtex: {train:,} training and {n - train:,} test rows, {len(divisions)} random divisions",

@@ -305,7 +305,7 @@ def _notes(name: str, tried: Grid, used: AbstractSet[str], *, without_rbf: bool)
         "a": "the thesis has Mulan's division, 10-fold cross-validation, finer grids and 71 thresholds;"
         " ours are coarser grids, fewer folds and the best threshold there is. It does not say whether"
         " features are scaled nor whether there is a constant one: as they are and without one they give"
-        " its figures, and rows 'scaled' and 'constant' tell what these would change",
+        " its figures, and rows 'scaled' and 'constant' tell what these would change"
     }
     if name == "yeast":
         notes["b"] = (
