@@ -13,12 +13,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array, csr_matrix
 
 from tests.reference import losses as reference
 from tests.reference.smooth import is_smooth
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, M, examples, several_labels
-from topline import InvalidProblemError, Status, UnsupportedCombinationError, solve
+from topline import (
+    InvalidProblemError,
+    MaxHinge,
+    NonFiniteError,
+    Softmax,
+    Status,
+    UnsupportedCombinationError,
+    solve,
+)
 from topline.solvers.losses import (
     MultilabelHinge,
     OneVsAll,
@@ -104,6 +113,10 @@ FITS = {
 #: Relative gap and passes of methods that are held to less than GAPS in PASSES.  The gap of these falls like
 #: 1/t: to 1e-4 they take tens of thousands of passes, and all cases together minutes.
 SLOW = dict.fromkeys(("fw", "fw_open_loop", "projected_gradient"), (1e-3, 10_000))
+#: Methods whose dual value never falls: each step is the best point of its segment.
+CLIMBING = {name for name in METHODS if name in ("dual_ascent", "sdca", "fw") or name.startswith("fw_")} - {
+    "fw_open_loop"
+}
 #: Times LAM at which they are held to 1e-4 as well.
 FIRM = 40.0
 #: Relative gap of smooth problems, and of the others.
@@ -211,6 +224,9 @@ class SolverContract:
         method, case = combination
         result = solved(method, case)
         assert result.status is Status.SOLVED
+        if method in CLIMBING:
+            duals = np.array([record.dual for record in result.history])
+            assert (np.diff(duals) >= -1e-12 * duals.max()).all()
         if case.convex:
             assert result.relative_gap <= SLOW.get(method, (GAPS[case.smooth], PASSES))[0]
             assert result.gap >= -1e-12 * result.primal
@@ -228,6 +244,41 @@ class SolverContract:
         )
         weights = np.ones(len(Y)) if case.weights is None else case.weights
         return LAM * W - X.T @ (weights[:, None] * U) / len(Y)
+
+
+class EveryMethodContract:
+    """Inherit it and parametrise `method` over METHODS: what holds whatever the loss."""
+
+    def solved(self, method: str, features: Any, lam: float = LAM, **options: Any):
+        loss = Softmax() if method == "lbfgs" else MaxHinge()
+        return solve(features, Y, loss, lam, method=method, m=M, **{"max_passes": 60, **options})
+
+    def test_features_of_zeros_are_solved_at_zero(self, method) -> None:
+        result = self.solved(method, np.zeros_like(X))
+        assert result.status is Status.SOLVED
+        assert result.primal == pytest.approx(np.log(M) if method == "lbfgs" else 1.0, rel=1e-12)
+        assert result.dual == pytest.approx(result.primal, rel=1e-12)
+
+    def test_features_that_overflow_are_said(self, method) -> None:
+        """Or they moved nothing, and what is said is true of W = 0."""
+        try:
+            result = self.solved(method, 1e200 * X, 1.0)
+        except NonFiniteError:
+            return
+        if result.status is not Status.NONFINITE:
+            assert not result.W.any()
+            assert result.dual <= result.primal == pytest.approx(1.0)
+
+    def test_sparse_features_are_those_of_an_array(self, method) -> None:
+        """To the same bounds: sums are in another order, and forecasts of `auto` go by the entries."""
+        thin = np.where(np.random.default_rng(1).random(X.shape) < 0.5, X, 0.0)
+        dense = self.solved(method, thin, tol=1e-2, max_passes=3000)
+        for kind in (csr_matrix, csr_array):
+            found = self.solved(method, kind(thin), tol=1e-2, max_passes=3000)
+            assert found.status is dense.status is Status.SOLVED
+            assert found.dual <= dense.primal
+            assert dense.dual <= found.primal
+            np.testing.assert_allclose(found.decision_function(kind(thin)), thin @ found.W, atol=1e-9)
 
 
 class SlowMethodContract:

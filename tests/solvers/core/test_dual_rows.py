@@ -227,8 +227,5 @@ def test_methods_on_arrays_refuse_packed_rows_by_name(method) -> None:
 def test_a_packed_block_refuses_an_order_that_needs_arrays() -> None:
     with SerialExecutor(dual_bytes=0) as executor:
         ExecutorContract().bound(executor)
-        with pytest.raises(
-            UnsupportedCombinationError,
-            match="over the columns works on dual variables as",
-        ):
+        with pytest.raises(UnsupportedCombinationError, match="over the columns works on dual variables as"):
             executor.run(FindDirections(0, ExecutorContract().weights()))

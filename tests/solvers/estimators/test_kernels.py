@@ -127,12 +127,6 @@ def test_two_classes_score_by_one_number() -> None:
     np.testing.assert_array_equal(model.predict_top_k(NEW)[:, 0], model.predict(NEW))
 
 
-def test_other_solvers_reach_the_same_optimum() -> None:
-    slow, best = fitted(method="fw", tol=5e-3, max_passes=20000), fitted()
-    assert best.dual_ <= slow.primal_ * (1 + 1e-9)
-    assert slow.dual_ <= best.primal_ * (1 + 1e-9)
-
-
 # ---------------------------------------------------------------- attributes
 
 

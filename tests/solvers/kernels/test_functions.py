@@ -111,11 +111,6 @@ def test_certificates_have_the_same_values_by_code_of_their_own(kernel, definiti
 
 
 @BY_NAME
-def test_a_record_makes_the_kernel_again(kernel, definition, peer) -> None:
-    assert kernel_from_dict(json.loads(json.dumps(kernel.to_dict()))) == kernel
-
-
-@BY_NAME
 def test_tiles_of_float32_rows_are_near_the_matrix(kernel, definition, peer) -> None:
     low, other = X.astype(np.float32), Y.astype(np.float32)
     tile = values_of(kernel, low, other, np.arange(len(other)), np.dtype(np.float32))

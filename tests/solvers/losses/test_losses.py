@@ -43,9 +43,7 @@ from topline import (
     solve,
     tree_margins,
 )
-from topline.solvers.losses import (
-    LOSSES as REGISTRY,
-)
+from topline.solvers.losses import LOSSES as REGISTRY
 from topline.solvers.losses import (
     OneVsAll,
     Softmax,

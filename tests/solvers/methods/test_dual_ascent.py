@@ -349,31 +349,3 @@ def test_a_pass_is_the_algorithm_written_out(loss, smoothing, kind, make) -> Non
     assert not change.read(5, 6).any()
     np.testing.assert_allclose(A + change.read(0, len(A)), B, atol=1e-11)
     np.testing.assert_allclose(W + 1.5 * problem.scale * stats.product, end, atol=1e-11)
-
-
-def solved(X, y, loss, lam_n, smoothing=0.0, **options):
-    options = {"method": "sdca", "tol": 1e-5, "max_passes": 5000, "m": M, **options}
-    return solve(X, y, loss, lam_n / len(y), smoothing, **options)
-
-
-@pytest.mark.parametrize(
-    ("loss", "smoothing"),
-    [(loss, 0.0) for loss in LOSSES + SMOOTH] + [(loss, 0.5) for loss in LOSSES],
-    ids=lambda value: getattr(value, "name", str(value)),
-)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.sampled(9)
-def test_it_ends_where_dual_ascent_ends(loss, smoothing, weighted) -> None:
-    """And its dual never falls, for one block or several."""
-    X, y = examples(n=40)
-    weights = np.random.default_rng(3).uniform(0.0, 2.0, len(y)) if weighted else None
-    tol = 1e-5 if smoothing or loss in SMOOTH else 1e-3
-    best = solved(X, y, loss, 0.5, smoothing, sample_weight=weights, tol=1e-7, method="dual_ascent")
-    for blocks in (1, 3):
-        result = solved(
-            X, y, loss, 0.5, smoothing, sample_weight=weights, tol=tol, executor=SerialExecutor(blocks=blocks)
-        )
-        assert result.status is Status.SOLVED
-        assert best.dual - 1e-9 <= result.primal <= best.primal * (1 + tol)
-        duals = np.array([record.dual for record in result.history])
-        assert np.diff(duals).min() > -1e-12 * duals.max()

@@ -19,6 +19,7 @@ from tests.contracts.solver_contract import (
     SLOW,
     WEIGHTS,
     Case,
+    EveryMethodContract,
     RefusalContract,
     SlowMethodContract,
     SolverContract,
@@ -26,9 +27,7 @@ from tests.contracts.solver_contract import (
     best_of,
     name_of,
 )
-from tests.contracts.solver_contract import (
-    CASES as EVERY_CASE,
-)
+from tests.contracts.solver_contract import CASES as EVERY_CASE
 from tests.reference import losses as reference
 from tests.reference.smooth import is_smooth
 from tests.reference.training_qp import good_weights, optimum
@@ -284,6 +283,9 @@ def hard(case):
         ("sdca", Softmax(), 0.0, 1e-6),
         ("lbfgs", TopKHinge(2), 0.5, 1e-6),
         ("lbfgs", Softmax(), 0.0, 1e-6),
+        ("fw_fully_corrective", TopKHinge(2), 0.0, 1e-6),
+        ("fw_away", TopKHinge(2), 0.0, 0.2),
+        ("fw_pairwise_columns", TopKHinge(2), 0.0, 0.2),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
@@ -292,9 +294,15 @@ def test_the_certificate_holds_by_definition(case, method, loss, smoothing, tol)
     X, y, m = hard(case)
     size = float(np.mean(np.sum(X.astype(float) ** 2, axis=1))) or 1.0
     lam = 0.1 * size / len(y)
-    result = solve(X, y, loss, lam, smoothing, method, tol=tol, max_passes=5000, m=m, keep_duals=True)
+    knows_duals = not METHODS[method].dual_free
+    result = solve(X, y, loss, lam, smoothing, method, tol=tol, max_passes=5000, m=m, keep_duals=knows_duals)
     assert result.status is Status.SOLVED
     P = reference.primal(X, y, loss, lam, smoothing, result.W)
+    if not knows_duals:
+        other = solve(X, y, loss, lam, smoothing, "dual_ascent", tol=1e-4, max_passes=5000, m=m)
+        assert result.dual <= reference.primal(X, y, loss, lam, smoothing, other.W) * (1.0 + 1e-12)
+        assert result.primal == pytest.approx(P, rel=1e-9)
+        return
     D = reference.dual(X, y, loss, lam, smoothing, result.A)
     gap = P - D
     assert gap <= 1.001 * tol * P + 1e-14
@@ -337,6 +345,11 @@ def pairs_first(every: list[tuple[str, Case]], methods: Collection[str] = METHOD
 
 @pairs_first(ALLOWED)
 class TestEveryAllowedCombination(SolverContract):
+    pass
+
+
+@pytest.mark.parametrize("method", METHODS)
+class TestEveryMethod(EveryMethodContract):
     pass
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime, minimize
 from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import scale
 
 from tests.benchmarks.datasets import relu_features
@@ -32,7 +31,6 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.methods.quasi_newton.lbfgs import arrays_of_lbfgs
 from topline.solvers.methods.quasi_newton.memory import Pairs, gradient_step, most_pairs
 from topline.solvers.methods.quasi_newton.metrics import arrays_of_classes, arrays_of_metric
-from topline.solvers.methods.step_rules import Bracket
 from topline.solvers.run import loop as iteration
 
 SMOOTH = [(loss, 0.0, "moreau") for loss in (Softmax(), TopKEntropy(2), OneVsAll("logistic"))]
@@ -83,16 +81,6 @@ def test_the_gap_is_the_square_of_the_gradient(loss, smoothing, kind) -> None:
     assert value(V.ravel()) - result.dual == pytest.approx(
         np.sum(gradient**2) / (2 * lam), rel=1e-6, abs=1e-13
     )
-
-
-@pytest.mark.parametrize("C", [0.01, 1.0, 10.0])
-def test_softmax_is_logistic_regression(C) -> None:
-    X, y = load_digits(return_X_y=True)
-    X, y = X[:400] / 16.0, y[:400]
-    peer = LogisticRegression(C=C, fit_intercept=False, tol=1e-8, max_iter=5000).fit(X, y)
-    ours = solve(X, y, Softmax(), 1.0 / (len(y) * C), method="lbfgs", tol=1e-10)
-    assert ours.status is Status.SOLVED
-    np.testing.assert_allclose(ours.W.T, peer.coef_, atol=1e-4 * np.abs(peer.coef_).max())
 
 
 @pytest.mark.parametrize(("loss", "smoothing", "kind"), SMOOTH + SMOOTHED[:2], ids=name_of)
@@ -160,19 +148,6 @@ def test_keeping_the_duals_changes_nothing_but_that_they_are_there(monkeypatch) 
     assert plain.passes == kept.passes > 10
     np.testing.assert_array_equal(plain.W, kept.W)
     np.testing.assert_allclose(plain.W_dual, kept.W_dual, atol=1e-12)
-
-
-def test_a_run_without_a_gap_goes_on_bit_for_bit() -> None:
-    """All that it needs is in the state, at every round."""
-    X, y = examples()
-    states = []
-    options = {"loss": TruncatedTopKEntropy(2), "lam_n": 0.1, "tol": 1e-7}
-    whole = run(X, y, **options, callbacks=[lambda _, state: states.append(state)])
-    assert len(states) > 10
-    for state in states[:-1:5]:
-        rest = run(X, y, **options, state=state)
-        np.testing.assert_array_equal(rest.W, whole.W)
-        assert rest.passes == whole.passes
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
@@ -248,44 +223,6 @@ def _at(W):
 
 
 # ---------------------------------------------------------------- the parts
-
-
-@pytest.mark.parametrize("first", [1e-6, 1e-2, 1.0, 7.0, 1e3, 1e9])
-@pytest.mark.parametrize(
-    ("f", "slope"),
-    [
-        (lambda t: (t - 3.0) ** 2, lambda t: 2.0 * (t - 3.0)),
-        (lambda t: math.log(2.0 * math.cosh(t - 5.0)), lambda t: math.tanh(t - 5.0)),
-        (lambda t: abs(t - 1.0) + 0.01 * t * t, lambda t: math.copysign(1.0, t - 1.0) + 0.02 * t),
-        (lambda t: -math.exp(-((t - 2.0) ** 2)), lambda t: 2.0 * (t - 2.0) * math.exp(-((t - 2.0) ** 2))),
-    ],
-)
-def test_a_step_meets_the_weak_wolfe_conditions(f, slope, first) -> None:
-    def safely(g, t):
-        try:
-            return g(t)
-        except OverflowError:
-            return math.nan
-
-    line = Bracket.start(f(0.0), slope(0.0), first)
-    for _ in range(40):
-        at = safely(f, line.step), safely(slope, line.step)
-        if line.accepts(*at):
-            break
-        line = line.after(*at)
-        assert line.low < line.step < line.high
-    assert f(line.step) <= f(0.0) + 1e-4 * line.step * slope(0.0)
-    assert slope(line.step) >= 0.9 * slope(0.0)
-
-
-def test_steps_that_only_slopes_can_tell_apart_are_taken() -> None:
-    """F is flat to all digits near its minimum; a step close to it is good, one far beyond is not."""
-    value, slope = 1.0, -1e-12
-    line = Bracket.start(value, slope, 1.0)
-    assert line.accepts(value + 1e-16, 1e-14)
-    assert not line.accepts(value + 1e-16, 0.9e-12)  # as far on the other side
-    assert not line.accepts(value + 1e-16, -0.95e-12)  # hardly any way at all
-    assert not line.accepts(value + 1e-5, 1e-14)
 
 
 @pytest.mark.parametrize("lam", [1e-8, 1e-3, 1.0, 1e3])

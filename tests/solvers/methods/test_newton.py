@@ -253,24 +253,6 @@ def test_passes_that_are_too_few_for_a_step_are_not_counted_as_taken() -> None:
     assert (result.status, result.passes) == (Status.MAX_PASSES, 1)
 
 
-@pytest.mark.parametrize("loss", [MaxHinge(), Softmax()], ids=lambda loss: loss.name)
-def test_a_run_goes_on_where_it_was_interrupted(loss) -> None:
-    whole = solve(X, Y, loss, lam=1e-2 / N, method="newton", tol=1e-5)
-    rounds = len(whole.history) // 2
-    half = solve(
-        X, Y, loss, lam=1e-2 / N, method="newton", tol=1e-5, keep_duals=True,
-        callbacks=[lambda record, _: record.round < rounds],
-    )  # fmt: skip
-    assert half.status is Status.INTERRUPTED
-    rest = solve(
-        X, Y, loss, lam=1e-2 / N, method="newton", tol=1e-5, keep_duals=True, state=half.state,
-        duals=[(0, N, half.A)],
-    )  # fmt: skip
-    assert rest.status is Status.SOLVED
-    assert rest.primal == pytest.approx(whole.primal, rel=2e-5)
-    assert rest.passes <= 2 * whole.passes
-
-
 @pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(2), OneVsAll("hinge")], ids=lambda loss: loss.name)
 def test_rows_of_the_hessian_are_projectors_however_large_c_is(loss) -> None:
     """The Hessian of a row is x x^T (x) J, and c J is a projector to more digits than a difference has."""

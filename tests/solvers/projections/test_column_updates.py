@@ -100,8 +100,7 @@ def test_agrees_with_its_slow_twin(name):
 
 @pytest.mark.parametrize("name", ["top-2", "top-k linear"])
 @pytest.mark.parametrize(
-    ("spread", "c", "many"),
-    [(0.05, 1, False), (0.5, 60, False), (0.005, 1, True), (0.0005, 0.1, True)],
+    ("spread", "c", "many"), [(0.05, 1, False), (0.5, 60, False), (0.005, 1, True), (0.0005, 0.1, True)]
 )
 def test_of_many_classes_those_with_mass_are_found(name, spread, c, many):
     """A few classes are looked at first: enough of them, or far too few, the own one among them or below."""

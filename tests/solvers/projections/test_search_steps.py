@@ -131,12 +131,7 @@ def test_searches_end_after_few_evaluations(name, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("module", "solve", "most"),
-    [
-        (isotonic, _wtopk, 8.7),
-        (isotonic, _scaled, 6.6),
-        (isotonic, _two, 13.3),
-        (isotonic, _usunier, 7.4),
-    ],
+    [(isotonic, _wtopk, 8.7), (isotonic, _scaled, 6.6), (isotonic, _two, 13.3), (isotonic, _usunier, 7.4)],
     ids=lambda value: getattr(value, "__name__", "").split(".")[-1],
 )
 def test_few_classes_are_sorted(module, solve, most, monkeypatch) -> None:

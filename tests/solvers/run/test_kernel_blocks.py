@@ -371,17 +371,6 @@ def test_label_sets_meet_the_optimum_of_the_linear_problem() -> None:
     assert best.dual <= ours.primal
 
 
-@pytest.mark.parametrize("method", ["fw", "fw_fully_corrective"])
-def test_frank_wolfe_goes_on_from_its_state_and_duals(method) -> None:
-    short = by_vertices(MaxHinge(), method=method, max_passes=5)
-    assert short.status is Status.MAX_PASSES
-    resumed = by_vertices(MaxHinge(), method=method, state=short.state, duals=[(0, N, short.A)], blocks=7)
-    assert resumed.status is Status.SOLVED
-    assert resumed.history[0].dual == pytest.approx(short.dual, rel=1e-6)
-    if method == "fw":
-        assert resumed.history[-1].round == by_vertices(MaxHinge(), method=method).history[-1].round
-
-
 @pytest.mark.parametrize("says", [True, False])
 @pytest.mark.parametrize(
     ("method", "at"),

@@ -215,51 +215,6 @@ def run(X, y, smoothing, method="fw", **options):
     return solve(X, y, TopKHinge(2), 0.05, smoothing, method, executor=SerialExecutor(blocks=3), **options)
 
 
-@pytest.mark.parametrize("method", ["fw", "fw_open_loop", "projected_gradient"])
-@pytest.mark.parametrize(("smoothing", "keep_duals"), [(0.0, False), (0.0, True), (0.5, True)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.covering(2)
-def test_a_checkpoint_leads_to_the_same_answer(dtype, smoothing, keep_duals, method, monkeypatch) -> None:
-    monkeypatch.setattr(iteration, "REBUILD_EVERY", 10)  # once before the cut and once after
-    X, y = examples()
-    X = X.astype(dtype)
-    whole = run(X, y, smoothing, method, keep_duals=keep_duals)
-    first = run(
-        X, y, smoothing, method, keep_duals=keep_duals, callbacks=[lambda record, _: record.round < 12]
-    )
-    assert first.status is Status.INTERRUPTED
-    duals = [(0, 20, first.A[:20]), (20, len(y), first.A[20:])] if keep_duals else None
-    rest = run(X, y, smoothing, method, keep_duals=keep_duals, state=first.state, duals=duals)
-    np.testing.assert_array_equal(rest.W, whole.W)
-    assert (rest.primal, rest.dual, rest.conjugate_mean, rest.passes) == (
-        whole.primal,
-        whole.dual,
-        whole.conjugate_mean,
-        whole.passes,
-    )
-    if keep_duals:
-        np.testing.assert_array_equal(rest.A, whole.A)
-    assert [r.dual for r in first.history + rest.history] == [r.dual for r in whole.history]
-
-
-def test_a_checkpoint_taken_while_running_is_the_state_of_that_round() -> None:
-    """What a callback stores goes on like the run itself, also after the run has gone further."""
-    X, y = examples()
-    stored = {}
-    with SerialExecutor(blocks=3) as executor:
-
-        def store(record, state):
-            if record.round == 7:
-                parts = [(a, b, rows.copy()) for a, b, rows in executor.duals(state.pending_step)]
-                stored.update(state=state, duals=parts)
-
-        options = {"method": "fw", "tol": 1e-9, "max_passes": 24, "m": M, "executor": executor}
-        whole = solve(X, y, TopKHinge(2), 0.05, 0.5, callbacks=[store], **options)
-        rest = solve(X, y, TopKHinge(2), 0.05, 0.5, **stored, **options)
-    np.testing.assert_array_equal(rest.W, whole.W)
-    assert len(rest.history) == 24 - 8
-
-
 def test_rebuilding_W_from_A_wipes_what_drifted(monkeypatch) -> None:
     X, y = examples()
     monkeypatch.setattr(iteration, "REBUILD_EVERY", 5)
