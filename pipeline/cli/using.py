@@ -232,9 +232,7 @@ def _fitting(head: Sequence[str], listed: Sequence[Prediction], width: int | Non
 
 def _line(one: Prediction, most: int, *, sets: bool) -> tuple[str, ...]:
     """Return an image with `most` of its classes that are not at 0.0 %, each with a figure, and its set."""
-    figures = [f"{p:.1%}" for p in one.probabilities or ()] or [f"{score:.3f}" for score in one.scores]
-    shown = list(zip(one.labels, figures, strict=True))
-    shown = [*shown[:1], *(pair for pair in shown[1:] if pair[1] != "0.0%")]
+    shown = [*one.guesses[:1], *(pair for pair in one.guesses[1:] if pair[1] != "0.0%")]
     best = "  ".join(f"{label} ({figure})" for label, figure in shown[:most])
     best += "  ..." if len(shown) > most else ""
     best = best or "none above the threshold"

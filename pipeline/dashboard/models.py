@@ -26,11 +26,10 @@ from topline.pipeline.export import FORMATS
 from topline.pipeline.options import SweepConfig
 from topline.pipeline.pages import (
     DASH,
-    Badge,
     Column,
-    Link,
     Series,
     Table,
+    TableCell,
     Tile,
     cell_table,
     count,
@@ -117,12 +116,12 @@ def export_table(seen: ModelSeen) -> Table:
         obstacle = form.obstacle(seen.record)
         output = f"{seen.record.id}{'' if form.folder_record else form.suffix}"
         command = f"topline export {shlex.quote(seen.url)} --format {name} --output {output}"
-        state = Badge("good", "can hold it") if obstacle is None else Badge("soft", "cannot")
+        state = TableCell("can hold it", "good") if obstacle is None else TableCell("cannot", "soft")
         rows.append((name, state, command if obstacle is None else f"the model {obstacle}"))
     return Table.of("exports", (Column("format"), Column("state"), Column("command", "path")), rows)
 
 
-def lineage_rows(seen: ModelSeen, root: str | None) -> list[tuple[str, list[Link] | str]]:
+def lineage_rows(seen: ModelSeen, root: str | None) -> list[tuple[str, list[TableCell] | str]]:
     """Return the model's origin and successors: text, or links to runs and models."""
     record = seen.record
     run = page_link("runs", record.run, root)
@@ -139,7 +138,7 @@ def lineage_rows(seen: ModelSeen, root: str | None) -> list[tuple[str, list[Link
     ]
 
 
-def _links(names: Sequence[str], root: str | None) -> list[Link]:
+def _links(names: Sequence[str], root: str | None) -> list[TableCell]:
     return [link for name in names if (link := page_link("models", name, root)) is not None]
 
 
@@ -160,10 +159,10 @@ def others_table(seen: ModelSeen, root: str | None) -> Table:
         gains = (None if m.name not in theirs else theirs[m.name] - value for m, value in own.items())
         rows.append(
             (
-                page_link("models", other.id, root), Badge(line["tone"], line["stage"]),
+                page_link("models", other.id, root), TableCell(line["stage"], line["tone"]),
                 *(theirs.get(metric.name) for metric in own), *gains, line["relative_gap"],
                 CERTIFIED[line["certified"]], line["problem"],
-                Link(f"with {other.id}", None if root is None else f"{root}{pages}/{other.id}"),
+                TableCell(f"with {other.id}", href=None if root is None else f"{root}{pages}/{other.id}"),
             )
         )  # fmt: skip
     return Table.of(
@@ -401,11 +400,12 @@ def sweep_table(records: Sequence[SweepRecord], root: str | None, in_all: int | 
     rows = [
         (
             page_link("sweeps", record.id, root),
-            Badge(*sweep_verdict(record)), ", ".join(record.config["loss"]), len(record.config["C"]),
+            TableCell(verdict, tone), ", ".join(record.config["loss"]), len(record.config["C"]),
             DASH if record.outcome is None else f"{record.outcome['best']['C']:g}", record.dataset,
             record.created,
         )
         for record in records
+        for tone, verdict in [sweep_verdict(record)]
     ]  # fmt: skip
     return Table.of(
         "sweeps",

@@ -14,10 +14,9 @@ from topline.pipeline.evaluation import METRICS, Metric, measured
 from topline.pipeline.options import PromotionRule
 from topline.pipeline.pages import (
     DASH,
-    Badge,
     Column,
-    Link,
     Table,
+    TableCell,
     Tile,
     amount,
     clock,
@@ -287,9 +286,9 @@ GAP, PASSES, TIME = (
 )  # fmt: skip
 
 
-def page_link(kind: str, name: str | None, root: str | None) -> Link | None:
+def page_link(kind: str, name: str | None, root: str | None) -> TableCell | None:
     """Return a link to the page of a model, run or sweep; only text if there is no server."""
-    return None if name is None else Link(name, None if root is None else f"{root}{kind}/{name}")
+    return None if name is None else TableCell(name, href=None if root is None else f"{root}{kind}/{name}")
 
 
 def metric_columns(metrics: Sequence[Metric]) -> list[Column]:
@@ -305,7 +304,7 @@ def model_table(seen: Overview, root: str | None) -> Table:
     ]  # fmt: skip
     rows = [
         (
-            page_link("models", line["id"], root), Badge(line["tone"], line["stage"]),
+            page_link("models", line["id"], root), TableCell(line["stage"], line["tone"]),
             *(line["metrics"].get(metric.name) for metric in seen.metrics),
             line["relative_gap"], CERTIFIED[line["certified"]], line["problem"], line["dataset"],
             line["passes"], line["seconds"], page_link("runs", line["run"], root), line["created"],
@@ -338,8 +337,9 @@ def run_table(lines: Sequence[RunLine], root: str | None, in_all: int | None = N
         Column("dataset"), Column("begun (UTC)", "t", when),
     )  # fmt: skip
     rows = [
-        (page_link("runs", line.id, root), Badge(line.tone, line.words, line.reason), line.gap, line.passes,
-         line.seconds, page_link("models", line.model, root), line.problem, line.dataset, line.created)
+        (page_link("runs", line.id, root), TableCell(line.words, line.tone, line.reason), line.gap,
+         line.passes, line.seconds, page_link("models", line.model, root), line.problem, line.dataset,
+         line.created)
         for line in lines
     ]  # fmt: skip
     return Table.of(
@@ -360,7 +360,7 @@ def decision_table(entries: Sequence[DecisionRecord], root: str | None, in_all: 
     cells = [
         (
             entry.when,
-            Badge(_ACTION_TONES.get(entry.action, ""), entry.action, "forced" if entry.forced else ""),
+            TableCell(entry.action, _ACTION_TONES.get(entry.action, ""), "forced" if entry.forced else ""),
             page_link("models", entry.model, root), page_link("models", entry.champion_before, root),
             entry.by, entry.reason,
         )

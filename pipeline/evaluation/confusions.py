@@ -5,9 +5,8 @@ One pass over the evaluated split finds them, over a part of it if it is very lo
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -84,23 +83,24 @@ class Gallery:
         return any(image.picture for image in (*self.confident, *self.wrong, *self.right))
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """A row with its rank and predicted class; `sure` is a probability or a margin."""
+@dataclass(frozen=True, eq=False)
+class _Answers:
+    """Answers to rows (r,) by number: `sure` are probabilities or margins, `settled` those of the optimum."""
 
-    row: int
-    label: int
-    predicted: int
-    rank: int
-    margin: float
-    sure: float
-    settled: bool
-    draw: float
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    margins: NDArray[np.float64]
+    sure: NDArray[np.float64]
+    settled: NDArray[np.bool_]
+    draws: NDArray[np.float64]
 
-
-def _largest(most: int, kept: Sequence[_Answer], more: Sequence[_Answer], key: str) -> list[_Answer]:
-    """Return the answers with the largest values of a field, in descending order."""
-    return heapq.nlargest(most, [*kept, *more], key=lambda one: (getattr(one, key), -one.row))
+    def largest(self, values: NDArray[np.float64], kept: NDArray[np.bool_], most: int) -> list[int]:
+        """Return the places of the largest of the `values` (r,) that are `kept`, in descending order."""
+        order = np.lexsort((self.rows, -values))
+        found: list[int] = order[kept[order]][:most].tolist()
+        return found
 
 
 def images_to_show(
@@ -120,26 +120,20 @@ def images_to_show(
     codes = [record.class_names.index(part.name) for part in worst]
     rows = stored.rows(evaluation.split)
     found = calibration_of(stored).probabilities
-    # Draw enough wrong ones to remain without the most confident.
-    surest, wrong, right = list[_Answer](), list[_Answer](), list[_Answer]()
-    misses: dict[int, list[_Answer]] = {code: [] for code in codes}
-    seen = settled = 0
-    for answers in _answers(stored, rows, found):
-        seen += len(answers)
-        settled += sum(one.settled for one in answers)
-        bad = [one for one in answers if one.rank > 1]
-        surest, wrong = _largest(GALLERY, surest, bad, "sure"), _largest(2 * GALLERY, wrong, bad, "draw")
-        right = _largest(GALLERY, right, [one for one in answers if one.rank == 1], "draw")
-        for code in codes:
-            own = [one for one in bad if one.label == code]
-            misses[code] = _largest(IMAGES_PER_CLASS, misses[code], own, "margin")
-    show = _pictures(manifest, read_image, record.class_names, probable=found is not None)
-    others = [answer for answer in wrong if answer not in surest][:GALLERY]
-    known = math.isfinite(reach_of(stored)) and seen > 0
-    gallery = Gallery(show(surest), show(others), show(right), seen, settled / seen if known else None)
+    answers = _answers(stored, rows, found)
+    wrong, seen = answers.ranks > 1, len(answers.rows)
+    surest = answers.largest(answers.sure, wrong, GALLERY)
+    others = [place for place in answers.largest(answers.draws, wrong, 2 * GALLERY) if place not in surest]
+    right = answers.largest(answers.draws, ~wrong, GALLERY)
+    show = _pictures(manifest, read_image, record.class_names, answers, probable=found is not None)
+    settled = float(answers.settled.mean()) if math.isfinite(reach_of(stored)) and seen else None
+    gallery = Gallery(show(surest), show(others[:GALLERY]), show(right), seen, settled)
+    misses = (wrong & (answers.labels == code) for code in codes)
     return gallery, [
-        WorstClass(part.name, part.rows, part.topk, show(misses[code]))
-        for part, code in zip(worst, codes, strict=True)
+        WorstClass(
+            part.name, part.rows, part.topk, show(answers.largest(answers.margins, missed, IMAGES_PER_CLASS))
+        )
+        for part, missed in zip(worst, misses, strict=True)
     ]
 
 
@@ -161,48 +155,46 @@ def reach_of(stored: StoredModel) -> float:
     return math.sqrt(2.0) * distance
 
 
-def _answers(
-    stored: StoredModel, rows: TrainingRows, found: ProbabilityMap | None
-) -> Iterator[list[_Answer]]:
-    """Yield the answers to batches of rows."""
+def _answers(stored: StoredModel, rows: TrainingRows, found: ProbabilityMap | None) -> _Answers:
+    """Return the answers to batches of rows."""
     labels, reach, draws = rows.labels(), reach_of(stored), np.random.default_rng(0)
-    wanted = max(1, rows.batches * MOST_ROWS // max(len(rows), 1))
-    for batch in np.unique(np.linspace(0, rows.batches - 1, min(wanted, rows.batches)).astype(int)).tolist():
-        start, stop = rows.batch_span(batch)
-        if start == stop:
-            continue
-        X, y = rows.read_batch(batch), labels[start:stop].astype(np.int64)
+    full = [batch for batch in range(rows.batches) if len(range(*rows.batch_span(batch)))]
+    wanted = max(1, len(full) * MOST_ROWS // len(rows))
+    parts: list[tuple[NDArray[Any], ...]] = []
+    for place in np.unique(np.linspace(0, len(full) - 1, min(wanted, len(full))).astype(int)).tolist():
+        start, stop = rows.batch_span(full[place])
+        X, y = rows.read_batch(full[place]), labels[start:stop].astype(np.int64)
         scores = stored.scores(X)
-        place, ranks = np.arange(len(y)), ranks_against_ties(scores, y)
-        own = scores[place, y]
-        others = scores.copy()
-        others[place, y] = -np.inf
+        row, ranks = np.arange(len(y)), ranks_against_ties(scores, y)
+        own, others = scores[row, y], scores.copy()
+        others[row, y] = -np.inf
         firsts = np.where(ranks > 1, others.argmax(axis=1), y)
         margins = np.abs(others.max(axis=1) - own)
-        sure = margins if found is None else found.probabilities(scores)[place, firsts]
+        sure = margins if found is None else found.probabilities(scores)[row, firsts]
         best = np.partition(scores, -2, axis=1)[:, -2:]
         settled = best[:, 1] - best[:, 0] > reach * np.sqrt(squared_norms(X))
-        columns = (rows.indices[start:stop], y, firsts, ranks, margins, sure, settled, draws.random(len(y)))
-        yield [_Answer(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+        draw = draws.random(len(y))
+        parts.append((rows.indices[start:stop], y, firsts, ranks, margins, sure, settled, draw))
+    return _Answers(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _pictures(
-    manifest: pa.Table, read_image: ReadImage, names: Sequence[str], *, probable: bool
-) -> Callable[[Sequence[_Answer]], tuple[ShownImage, ...]]:
-    """Return what makes the shown images of answers; it reads each image once."""
+    manifest: pa.Table, read_image: ReadImage, names: Sequence[str], answers: _Answers, *, probable: bool
+) -> Callable[[Sequence[int]], tuple[ShownImage, ...]]:
+    """Return what makes the shown images of answers by their places; it reads each image once."""
 
     @cache
-    def made(answer: _Answer) -> ShownImage:
-        entry = manifest.slice(answer.row, 1).to_pylist()[0]
+    def made(place: int) -> ShownImage:
+        entry = manifest.slice(int(answers.rows[place]), 1).to_pylist()[0]
         picture, note = thumbnail_or_reason(lambda: read_image(entry), PICTURE_SIDE)
         return ShownImage(
             name=str(entry["path"] or entry["sample_id"]),
-            label=names[answer.label],
-            predicted=names[answer.predicted],
-            rank=answer.rank,
-            figure=f"{answer.sure:.1%}" if probable else f"by {answer.margin:.3g}",
+            label=names[answers.labels[place]],
+            predicted=names[answers.predicted[place]],
+            rank=int(answers.ranks[place]),
+            figure=f"{answers.sure[place]:.1%}" if probable else f"by {answers.margins[place]:.3g}",
             picture=picture,
             note=note,
         )
 
-    return lambda answers: tuple(map(made, answers))
+    return lambda places: tuple(map(made, places))

@@ -20,5 +20,5 @@ from topline.pipeline.pages.formatting import (
     percent,
     when,
 )
-from topline.pipeline.pages.tables import Badge, Column, ConfusionMatrix, Link, Table, cell_table
+from topline.pipeline.pages.tables import Column, ConfusionMatrix, Table, TableCell, cell_table
 from topline.pipeline.pages.templating import Live, Page, Tile, environment, macros, make_page, message_page

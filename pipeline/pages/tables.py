@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,38 +29,21 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Link:
-    """A cell that leads to another page; text alone where `href` is None."""
+class TableCell:
+    """A cell that leads to `href`, if any, has its text in the colour of a `tone`, and a note after it.
+
+    `kind` is its column's; `sort` is the number that it is sorted by, None for its text.
+    """
 
     text: str
-    href: str | None
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class Badge:
-    """A cell with a state in colour, and a note after it."""
-
-    tone: str
-    text: str
+    tone: str | None = None
     note: str = ""
+    href: str | None = None
+    kind: str = ""
+    sort: float | None = None
 
     def __str__(self) -> str:
         return f"{self.text} {self.note}".strip()
-
-
-@dataclass(frozen=True)
-class ShownCell:
-    """A cell as the template writes it; `sort` is the number that it is sorted by, None for its text."""
-
-    kind: str
-    text: str
-    sort: float | None = None
-    href: str | None = None
-    badge: str | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +70,7 @@ class Table:
         return cls(name, tuple(columns), tuple(map(tuple, rows)), empty, note)
 
     @cached_property
-    def shown(self) -> list[list[ShownCell]]:
+    def shown(self) -> list[list[TableCell]]:
         """The rows that the page shows."""
         return [
             [_cell(column, value) for column, value in zip(self.columns, row, strict=True)]
@@ -105,15 +88,11 @@ class Table:
         return self.name.replace("-", " ")
 
 
-def _cell(column: Column, value: Any) -> ShownCell:
-    if isinstance(value, Link):
-        return ShownCell(column.kind, value.text, href=value.href)
-    if isinstance(value, Badge):
-        return ShownCell(column.kind, value.text, badge=value.tone, note=value.note)
+def _cell(column: Column, value: Any) -> TableCell:
+    if isinstance(value, TableCell):
+        return replace(value, kind=column.kind)
     number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-    if value is None:
-        return ShownCell(column.kind, DASH)
-    return ShownCell(column.kind, column.show(value), sort=number)
+    return TableCell(DASH if value is None else column.show(value), kind=column.kind, sort=number)
 
 
 # Shades of a cell; the templates' style sheet has as many.

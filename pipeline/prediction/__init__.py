@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from topline.pipeline.prediction.files import Prediction
 from topline.pipeline.prediction.of_datasets import BatchResult, predict_dataset
 from topline.pipeline.prediction.of_features import FeaturesResult, predict_features
-from topline.pipeline.prediction.of_images import Prediction, PredictResult, predict
+from topline.pipeline.prediction.of_images import PredictResult, predict

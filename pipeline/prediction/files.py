@@ -118,17 +118,47 @@ ReadPicture = Callable[[int, Mapping[str, Any]], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
-class Card:
-    """One prediction on the page; `right` is None where the label is not known, `note` says what is amiss."""
+class Prediction:
+    """One image: its classes with scores, best first, or why it could not be read.
 
-    name: str
-    label: str | None
-    split: str | None
-    guesses: tuple[tuple[str, str], ...]
-    right: bool | None
-    picture: str | None
-    note: str = ""
-    members: tuple[str, ...] | None = None
+    `label` and `split` are its own, if known.  An empty `set` means that the image is like no class.
+    """
+
+    sample: str
+    status: str
+    labels: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    error: str = ""
+    label: str | None = None
+    split: str | None = None
+    probabilities: tuple[float, ...] | None = None
+    set: tuple[str, ...] | None = None
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any], key: str) -> Prediction:
+        """Return the prediction in a table's row, named by its column `key`."""
+        known = {
+            name: None if row.get(name) is None else tuple(row[name]) for name in ("probabilities", "set")
+        }
+        return cls(
+            row[key], "rejected" if row["error"] else "ok", tuple(row["classes"] or ()),
+            tuple(row["scores"] or ()), row["error"] or "", row["label"], row["split"], **known,
+        )  # fmt: skip
+
+    @property
+    def guesses(self) -> list[tuple[str, str]]:
+        """The classes with their probabilities, or without these their scores, as text."""
+        figures = [f"{p:.1%}" for p in self.probabilities or ()] or [f"{score:.3f}" for score in self.scores]
+        return list(zip(self.labels, figures, strict=True))
+
+    @property
+    def right(self) -> bool | None:
+        """Whether the first class is the label; None where that is not known."""
+        return None if self.label is None else self.labels[:1] == (self.label,)
+
+
+#: A prediction on the page with its picture, or with what is amiss.
+Card = tuple[Prediction, str | None, str]
 
 
 def write_page(
@@ -187,11 +217,10 @@ def _cards_csv(cards: Sequence[Card]) -> str:
     heads = ("name", "label", "split", "classes", "figures", "set")
     rows = (
         (
-            card.name, card.label, card.split, " | ".join(name for name, _ in card.guesses),
-            " | ".join(figure for _, figure in card.guesses),
-            None if card.members is None else " | ".join(card.members),
+            one.sample, one.label, one.split, " | ".join(one.labels),
+            " | ".join(figure for _, figure in one.guesses), None if one.set is None else " | ".join(one.set),
         )
-        for card in cards
+        for one, _, _ in cards
     )  # fmt: skip
     return csv_url(heads, rows)
 
@@ -221,11 +250,5 @@ def certainty(row: Mapping[str, Any]) -> float:
 
 
 def _card(place: int, row: Mapping[str, Any], read_picture: ReadPicture) -> Card:
-    name = str(row.get("path") or row.get("sample_id"))
-    label, classes = row["label"], row["classes"]
-    picture, note = thumbnail_or_reason(lambda: read_picture(place, row))
-    figures = [f"{p:.1%}" for p in row["probabilities"] or ()] or [f"{s:.3f}" for s in row["scores"]]
-    guesses = tuple(zip(classes, figures, strict=True))
-    members = None if row.get("set") is None else tuple(row["set"])
-    right = classes[:1] == [label] if label is not None else None
-    return Card(name, label, row["split"], guesses, right, picture, note, members)
+    one = Prediction.of_row(row, "path" if "path" in row else "sample_id")
+    return one, *thumbnail_or_reason(lambda: read_picture(place, row))

@@ -15,7 +15,7 @@ from topline.pipeline.images import ImageItem, ImageListing, Pixels, Wanted, dec
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options import NewRowsConfig, PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule, NewRows, Scored, summary
-from topline.pipeline.prediction.files import table_of, table_schema, write_files
+from topline.pipeline.prediction.files import Prediction, table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel
 
@@ -61,35 +61,6 @@ class KnownTruth:
     def split(self, row: ImageRow) -> str | None:
         """Return the split of an image with the same content in the model's dataset, None for a new one."""
         return self.splits.get(row.sha256 or "")
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One image: its classes with scores, best first, or why it could not be read.
-
-    `label` and `split` are its own, if known.  An empty `set` means that the image is like no class.
-    """
-
-    sample: str
-    status: str
-    labels: tuple[str, ...] = ()
-    scores: tuple[float, ...] = ()
-    error: str = ""
-    label: str | None = None
-    split: str | None = None
-    probabilities: tuple[float, ...] | None = None
-    set: tuple[str, ...] | None = None
-
-    @classmethod
-    def of_row(cls, row: Mapping[str, Any], key: str) -> Prediction:
-        """Return the prediction in a table's row, named by its column `key`."""
-        known = {
-            name: None if row.get(name) is None else tuple(row[name]) for name in ("probabilities", "set")
-        }
-        return cls(
-            row[key], "rejected" if row["error"] else "ok", tuple(row["classes"] or ()),
-            tuple(row["scores"] or ()), row["error"] or "", row["label"], row["split"], **known,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -59,13 +59,22 @@ def run_charts(columns: Mapping[str, Floats], tol: float | None) -> list[Titled]
     gaps, title, label = columns["relative_gap"], "Relative duality gap", "relative gap"
     if not np.isnan(columns["stationarity"]).all():
         gaps, title, label = columns["stationarity"], "Gradient beside the first one", "share"
-    drawn = [
-        (title, axis, gap_chart(axis, x, gaps, columns["best_gap"], tol, label)) for axis, x in axes.items()
-    ]
-    drawn += [
-        ("Primal and dual objective", axis, objective_chart(axis, x, columns["primal"], columns["dual"]))
-        for axis, x in axes.items()
-    ]
+    target = None if tol is None else (f"tolerance {number(tol)}", tol)
+    drawn = []
+    for axis, x in axes.items():
+        lines = [
+            Series.of("this round", x, gaps, 5, positive=True),
+            Series.of("best so far", x, columns["best_gap"], 1, positive=True),
+        ]
+        drawn.append((title, axis, line_chart(lines, x_label=axis, y_label=label, log=True, target=target)))
+    for axis, x in axes.items():
+        # The dual starts at 0, so that a logarithmic scale omits its first rounds.
+        lines = [
+            Series.of(name, x, columns[name], style, positive=True)
+            for name, style in (("primal", 2), ("dual", 1))
+        ]
+        chart = line_chart(lines, x_label=axis, y_label="objective", log=True, decades=2)
+        drawn.append(("Primal and dual objective", axis, chart))
     step = Series.of("step", axes["rounds"], columns["step"], 3, positive=True)
     active = Series.of("active share", axes["rounds"], columns["active"], 4)
     looks = ~np.isnan(columns["held_out"])
@@ -76,22 +85,6 @@ def run_charts(columns: Mapping[str, Floats], tol: float | None) -> list[Titled]
     steps = line_chart([step], x_label="rounds", y_label="step", log=True)
     shares = line_chart([active], x_label="rounds", y_label="share", most=1.0)
     return [*drawn, ("Step size", "rounds", steps), ("Share of active examples", "rounds", shares)]
-
-
-def gap_chart(axis: str, x: Floats, gaps: Floats, best: Floats, tol: float | None, label: str) -> Markup:
-    """Draw the gap of every round, and the smallest so far."""
-    lines = [
-        Series.of("this round", x, gaps, 5, positive=True),
-        Series.of("best so far", x, best, 1, positive=True),
-    ]
-    target = None if tol is None else (f"tolerance {number(tol)}", tol)
-    return line_chart(lines, x_label=axis, y_label=label, log=True, target=target)
-
-
-def objective_chart(axis: str, x: Floats, primal: Floats, dual: Floats) -> Markup:
-    """Draw both objectives; the dual starts at 0, so a logarithmic scale omits its first rounds."""
-    lines = [Series.of("primal", x, primal, 2, positive=True), Series.of("dual", x, dual, 1, positive=True)]
-    return line_chart(lines, x_label=axis, y_label="objective", log=True, decades=2)
 
 
 def work_charts(run: RunView) -> list[Titled]:

@@ -68,8 +68,7 @@ def chosen_table(chosen: Mapping[str, Any]) -> Table:
     ks = list(chosen["cells"][0]["topk"])
     columns = (
         Column("loss"), Column("C", "n", "{:g}".format), Column("transforms"),
-        Column(chosen["for"], "n", percent),
-        *(Column(f"top-{k}", "n", percent) for k in ks if f"top-{k}" != chosen["for"]),
+        *_shares(chosen["for"], *(f"top-{k}" for k in ks if f"top-{k}" != chosen["for"])),
         Column("folds", "n", count), Column("passes", "n", count),
         Column("relative gap", "n", "{:.1e}".format),
         Column(""),
@@ -104,13 +103,14 @@ def lineage_facts(record: ModelRecord) -> Pairs:
 NAME, ROWS = Column("class"), Column("rows", "n", count)
 
 
+def _shares(*titles: str) -> tuple[Column, ...]:
+    return tuple(Column(title, "n", percent) for title in titles)
+
+
 def class_table(evaluation: Evaluation) -> Table:
     """Return the accuracies of the classes, the worst first, allowing for few rows."""
     ks = list(evaluation.topk)
-    columns = [
-        NAME, ROWS, *(Column(f"top-{k}", "n", percent) for k in ks), Column("top-1 at least", "n", percent),
-        Column("top-1 at most", "n", percent),
-    ]  # fmt: skip
+    columns = (NAME, ROWS, *_shares(*(f"top-{k}" for k in ks), "top-1 at least", "top-1 at most"))
     parts = ranked_worst(evaluation.per_class)
     rows = [(part.name, part.rows, *(part.topk.get(k) for k in ks), *part.intervals[1]) for part in parts]
     return Table.of("classes", columns, rows)
@@ -135,10 +135,9 @@ def pair_table(evaluation: Evaluation) -> Table:
 def set_table(evaluation: Evaluation) -> Table:
     """Return the nominal and measured coverage of the sets."""
     columns = (
-        Column("promised", "n", percent), Column("guarantee"), Column("sets by"),
-        Column("measured", "n", percent), Column("at least", "n", percent), Column("at most", "n", percent),
-        Column("least of a class", "n", percent),
-        Column("mean size", "n", "{:.2f}".format), Column("none of these", "n", percent),
+        *_shares("promised"), Column("guarantee"), Column("sets by"),
+        *_shares("measured", "at least", "at most", "least of a class"),
+        Column("mean size", "n", "{:.2f}".format), *_shares("none of these"),
         Column("fixed k as accurate", "n", count),
     )  # fmt: skip
     rows = [
@@ -151,10 +150,7 @@ def set_table(evaluation: Evaluation) -> Table:
 
 def bin_table(evaluation: Evaluation) -> Table:
     """Return the bins of the reliability diagram."""
-    columns = (
-        Column("from", "n", percent), Column("to", "n", percent), ROWS,
-        Column("mean probability", "n", percent), Column("share right", "n", percent),
-    )  # fmt: skip
+    columns = (*_shares("from", "to"), ROWS, *_shares("mean probability", "share right"))
     bins = () if evaluation.probabilities is None else evaluation.probabilities.bins
     rows = [(part.low, part.high, part.rows, part.confidence, part.accuracy) for part in bins]
     return Table.of("reliability", columns, rows)
@@ -163,10 +159,10 @@ def bin_table(evaluation: Evaluation) -> Table:
 def size_table(evaluation: Evaluation) -> Table:
     """Return accuracies against training rows."""
     ks = list(evaluation.topk)
+    tops = (f"top-{k}" for k in ks)
     columns = (
         Column("training rows", "n", count),
-        *(Column(f"top-{k}", "n", percent) for k in ks),
-        Column("standard error of the difference to all", "n", percent),
+        *_shares(*tops, "standard error of the difference to all"),
     )
     rows = [(point.rows, *(point.topk.get(k) for k in ks), point.error) for point in evaluation.sizes]
     return Table.of("training-sizes", columns, rows)
@@ -193,10 +189,7 @@ def rejected_table(files: Sequence[tuple[str, str]]) -> Table:
 
 def label_table(labels: MultilabelEvaluation) -> Table:
     """Return the quality of each label, the worst first."""
-    columns = (
-        Column("label"), Column("rows", "n", count), Column("precision", "n", percent),
-        Column("recall", "n", percent), Column("F1", "n", percent), Column("average precision", "n", percent),
-    )  # fmt: skip
+    columns = (Column("label"), ROWS, *_shares("precision", "recall", "F1", "average precision"))
     parts = sorted(labels.per_label, key=lambda part: (part.f1, -part.rows, part.name))
     rows = [(p.name, p.rows, p.precision, p.recall, p.f1, p.average_precision) for p in parts]
     return Table.of("labels", columns, rows)

@@ -13,8 +13,8 @@ from typing import Any, Self
 from topline.pipeline.evaluation import row_metric
 from topline.pipeline.options import Cell, KernelChoice, Variant
 from topline.pipeline.pages import (
-    Badge,
     Series,
+    TableCell,
     Tile,
     cell_table,
     count,
@@ -234,7 +234,7 @@ def _rows(result: SweepResult) -> list[dict[str, Any]]:
         {"loss": cell.variant.name, "C": cell.C, "accuracy": cell.mean, "error": cell.error,
          "at least": cell.low, "at most": cell.high, "folds": cell.folds or None,
          "relative gap": cell.relative_gap, "passes": cell.passes,
-         "ended": Badge("good", "best") if cell == result.best else cell.state, "why": cell.why}
+         "ended": TableCell("best", "good") if cell == result.best else cell.state, "why": cell.why}
         for cell in result.cells
     ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from topline.pipeline.pages import Badge, Column, ConfusionMatrix, Link, Table, macros, percent
+from topline.pipeline.pages import Column, ConfusionMatrix, Table, TableCell, macros, percent
 from topline.pipeline.pages.tables import MOST_ROWS
 
 NASTY = '<script>alert("x")</script> & "mug"'
@@ -22,7 +22,10 @@ def rows_of(url: str) -> list[list[str]]:
 
 def test_a_table_is_offered_as_csv_with_its_values_as_they_were_measured() -> None:
     columns = (Column("class"), Column("top-1", "n", percent), Column("state"))
-    rows = [(NASTY, 0.123456, Badge("good", "champion", "forced")), ("=1+1", None, Link("m0001", None))]
+    rows = [
+        (NASTY, 0.123456, TableCell("champion", "good", "forced")),
+        ("=1+1", None, TableCell("m0001")),
+    ]
     table = Table.of("classes", columns, rows)
     assert rows_of(table.csv) == [
         ["class", "top-1", "state"], [NASTY, "0.123456", "champion forced"], ["'=1+1", "", "m0001"],
