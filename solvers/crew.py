@@ -225,17 +225,34 @@ _MOST_PIECES, _LEAST_COLUMNS, _LEAST_OF_TWO, _MULTIPLE = 8, 64, 32, 4
 
 
 class Crew:
-    """A number of threads, the caller included; the others belong to `pool`."""
+    """A number of threads, the caller included; the others are started on first use, and kept in `pools`.
 
-    def __init__(self, threads: int = 1, pool: Callable[[int], Executor] | None = None) -> None:
+    Crews may share these, by their number of threads, if none asks for more than were asked for before.
+    """
+
+    def __init__(self, threads: int = 1, pools: dict[int, Executor] | None = None) -> None:
         #: Number of threads.
-        self.threads = 1 if pool is None else threads
-        self._pool = pool
+        self.threads = threads
+        self._pools = {} if pools is None else pools
+
+    def of(self, threads: int) -> Crew:
+        """Return a crew of another size that shares the pool."""
+        return Crew(threads, self._pools)
+
+    def pool(self, threads: int) -> Executor:
+        """Return a pool of at least `threads` threads."""
+        most = max(self._pools, default=0)
+        if threads <= most:
+            return self._pools[most]
+        if most:
+            self._pools.pop(most).shutdown(wait=False)
+        self._pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="topline-helper")
+        return self._pools[threads]
 
     def each(self, work: Callable[[slice], None], pieces: Sequence[slice]) -> None:
         """Run `work` on every piece, in any order."""
         others = min(self.threads, len(pieces)) - 1
-        if others <= 0 or self._pool is None:
+        if others <= 0:
             for piece in pieces:
                 work(piece)
             return
@@ -247,7 +264,7 @@ class Crew:
                 while (number := next(numbers)) < len(pieces):
                     work(pieces[number])
 
-        pool = self._pool(others)
+        pool = self.pool(others)
         begun = [pool.submit(take) for _ in range(others)]
         try:
             take()
@@ -304,26 +321,6 @@ class Crew:
         self.each(lambda piece: work(piece, parts[piece.start]), pieces)
         for piece in pieces:
             sums += parts[piece.start]
-
-
-class Helpers:
-    """Threads that work for others, started on first use and kept with their owner.
-
-    Several owners may share them if none asks for more threads than were asked for before.
-    """
-
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-        self._most = 0
-
-    def pool(self, threads: int) -> ThreadPoolExecutor:
-        """Return a pool of at least `threads` threads."""
-        if self._pool is None or threads > self._most:
-            if self._pool is not None:
-                self._pool.shutdown(wait=False)
-            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="topline-helper")
-            self._most = threads
-        return self._pool
 
 
 #: The calling thread alone.

@@ -14,7 +14,6 @@ from topline.solvers.core.dual_points import PendingStep, step_number
 from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store, row_runs
 from topline.solvers.core.problem import Problem, SelectedRows
 from topline.solvers.core.rows import Rows, RowSource, compute_dtype, slab_bounds, stored_slabs
-from topline.solvers.crew import Helpers
 from topline.solvers.errors import StateLostError, UnsupportedCombinationError
 from topline.solvers.jit_cache import jit
 from topline.solvers.losses.rows import conjugate_sum, nearest_rows
@@ -430,8 +429,7 @@ class Block:
     X : its features, a RowSource of as many rows; by default those of the specification.
     budget : shared memory for A; None for the block's own.  Beyond the budget, A and the change that waits
         for its step are packed, and beyond that in a temporary file; the numbers are the same.
-    helpers, norms : threads and row norms shared by several blocks of the same rows; None for the block's
-        own.
+    norms : row norms shared by several blocks of the same rows; None for the block's own.
     """
 
     def __init__(
@@ -440,19 +438,18 @@ class Block:
         index: int = 0,
         X: RowSource | None = None,
         budget: ByteBudget | None = None,
-        helpers: Helpers | None = None,
         norms: tuple[Float64Array, Float64Array] | None = None,
     ) -> None:
         X = spec.X if X is None else X
         self.index, self.start, self.stop = index, spec.first, spec.first + len(spec.y)
         self.problem, self.X, rows = spec.problem, X, len(spec.y)
-        self.y = np.ascontiguousarray(spec.y, dtype=np.int32)
+        self.y: IntArray = np.ascontiguousarray(spec.y, dtype=np.int32)
         self.weights = (
             np.ones(rows) if spec.weights is None else np.ascontiguousarray(spec.weights, np.float64)
         )
         self.dtype = compute_dtype(X.dtype)
         self.tiles = TileReader(X, self.y, self.weights, self.start, self.problem.m)
-        self.helpers, self.norms = helpers or Helpers(), norms
+        self.norms = norms
         self._kept: dict[type[Kept], Any] = {}
         self.kept_bytes = spec.kept_bytes
         #: Whether A has been replaced since its start at 0.

@@ -6,7 +6,7 @@ computes, and how the answers of blocks add up.  Executors run operations, and m
 
 from __future__ import annotations
 
-from topline.solvers.blocks.ascent.plan import AscentSums, Turn
+from topline.solvers.blocks.ascent.passes import AscentSums, Turn
 from topline.solvers.blocks.block import RunSpec
 from topline.solvers.blocks.second_order import EnvelopePoint
 from topline.solvers.core.feature_maps import MapView

@@ -51,7 +51,7 @@ from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import AverageTopK, Problem
 from topline.solvers.core.rows import SharedScan, rows_are
 from topline.solvers.core.state import Traffic
-from topline.solvers.crew import ALONE, Crew, Helpers, one_blas_thread
+from topline.solvers.crew import ALONE, Crew, one_blas_thread
 from topline.solvers.errors import StateLostError
 from topline.solvers.typing import Float64Array, FloatArray
 
@@ -360,14 +360,14 @@ class RowBlock:
         self._tiles = TileReader(self._X, self._y, np.ones(stop - start), start, self.problem.m)
         self._heads: dict[int, Head] = {}
         self._blocks: dict[int, Block] = {}
-        self._helpers, self._norms = Helpers(), unknown_norms(stop - start)
+        self._crew, self._norms = Crew(), unknown_norms(stop - start)
 
     def run(self, operation: Operation[A], threads: int = 1) -> A:
         """Answer an operation on `threads` threads; new heads start with A = 0."""
         asked: Any = self if self.sole is None else self._of(self.sole)
         # Overflow shows in the sums, which the coordinator checks.
         with np.errstate(over="ignore", invalid="ignore"):
-            return operation.answer(asked, Crew(threads, self._helpers.pool))
+            return operation.answer(asked, self._crew.of(threads))
 
     def ask(self, request: AskHeads, threads: int) -> HeadAnswers:
         """Answer the operations of all heads."""
@@ -382,7 +382,7 @@ class RowBlock:
                 answers[head.number] = self._copy_duals(head, asked)
             elif self._open is not None and asked.widens:
                 self._open.widen(head.number)
-        crew = self._crew(threads)
+        crew = self._tile_crew(threads)
         with np.errstate(over="ignore", invalid="ignore"):
             for head, asked in request.asked:
                 if isinstance(asked, TileOperation):
@@ -432,9 +432,9 @@ class RowBlock:
     def _kept(self) -> bool:
         return rows_are("kept", self._X, 0, self.stop - self.start)
 
-    def _crew(self, threads: int) -> Crew:
+    def _tile_crew(self, threads: int) -> Crew:
         """Return the crew for a tile: all threads, or one if each thread has tiles of its own."""
-        return ALONE if threads == 1 or self._kept() else Crew(threads, self._helpers.pool)
+        return ALONE if threads == 1 or self._kept() else self._crew.of(threads)
 
     def _of(self, head: Head) -> Block:
         return self._blocks.get(head.number) or self._new(head)
@@ -448,7 +448,7 @@ class RowBlock:
             keep_duals=self.sole is None or self._spec.keep_duals,
         )  # fmt: skip
         budget = None if self._open is None else self._open.packed
-        block = Block(spec, self.index, self._X, budget, self._helpers, self._norms)
+        block = Block(spec, self.index, self._X, budget, self._norms)
         self._heads[head.number], self._blocks[head.number] = head, block
         return block
 
@@ -481,7 +481,7 @@ class RowBlock:
 
         If the rows lie in memory everything runs at the same time, divided over `threads`.
         """
-        kept, crew, answers = self._kept(), self._crew(threads), dict[int, Answer]()
+        kept, crew, answers = self._kept(), self._tile_crew(threads), dict[int, Answer]()
 
         def work(numbers: Sequence[int]) -> None:
             found = work_through(self._tiles, [works[number] for number in numbers], crew)
@@ -515,13 +515,13 @@ class RowBlock:
         each = max(threads // (len(sweeps) + len(beside)), 1)
         if each > 1:
             # Enough for all heads together: the pool must not grow while threads are at work.
-            self._helpers.pool(threads)
+            self._crew.pool(threads)
         if together:
             self._X.begin(len(sweeps))
 
         def answer(number: int) -> Any:
             try:
-                return sweeps[number].answer(self._blocks[number], Crew(each, self._helpers.pool))
+                return sweeps[number].answer(self._blocks[number], self._crew.of(each))
             finally:
                 if together:
                     self._X.leave()

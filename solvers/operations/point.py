@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
+from topline.solvers.blocks.ascent.passes import AscentPlan, AscentSums
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.block import Block, sum_of_squares
 from topline.solvers.blocks.vertices import accumulate_rows, least_stretch, slack_of, vertices_of
@@ -369,18 +369,12 @@ class Ascend(AscentPlan, Operation[AscentSums]):
         duals = block.duals_after(self.pending_step)
         if self.exact:
             duals.widen()
-        ascent = block.recall(
-            BlockAscent,
-            lambda: BlockAscent(
-                block.problem, block.X, block.y, block.weights, block.index, block.dtype, block.helpers,
-                block.norms,
-            ),
-        )  # fmt: skip
+        ascent = block.recall(BlockAscent, lambda: BlockAscent(block))
         if self.turn is None:
-            sums = ascent.run(self, duals.A, duals.change(), crew.threads)
+            sums = ascent.run(self, duals.A, duals.change(), crew)
             duals.changed(self.round)
         else:
-            sums = ascent.run_turn(self, self.turn, duals, crew.threads)
+            sums = ascent.run_turn(self, self.turn, duals, crew)
             duals.changed(self.round, self.turn.part)
         return sums
 

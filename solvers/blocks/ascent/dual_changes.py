@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from topline.solvers.blocks.vertices import add_by_class, group_nonzeros
-from topline.solvers.crew import Helpers
+from topline.solvers.crew import ALONE, Crew
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.losses import LossForm
 from topline.solvers.losses.rows import update_rows
@@ -106,12 +106,11 @@ def add_changes(
     changes: FloatArray,
     factors: Float64Array,
     out: Float64Array,
-    threads: int = 1,
-    helpers: Helpers | None = None,
+    crew: Crew = ALONE,
 ) -> None:
     """Add sum_t f_t x_t change_t^T to `out` (m, d); changes (t, m), mostly zero; row t lies at places[t].
 
-    Large sums use `threads` threads, from `helpers` if given.
+    Large sums use all threads of the crew.
     """
     m, d = out.shape
     # Products of few rows, the case for long rows, cost more than their sums.
@@ -121,17 +120,17 @@ def add_changes(
         _add_products(X, places, changes, factors, out, together)
         return
     step = max(_TILE_BYTES // (d * X.itemsize), 1)
-    helpers = helpers or Helpers()
     for low in range(0, len(places), step):
         part = slice(low, low + step)
         starts, rows, steps = group_nonzeros(changes[part], factors[part])
-        rows, shared, cuts = places[part][rows], threads > 1 and len(rows) * d >= _SHARED, np.array([0, m])
+        rows, cuts = places[part][rows], np.array([0, m])
+        shared = crew.threads > 1 and len(rows) * d >= _SHARED
         if shared:
-            cuts = np.searchsorted(starts, np.linspace(0, len(rows), 4 * threads + 1))
+            cuts = np.searchsorted(starts, np.linspace(0, len(rows), 4 * crew.threads + 1))
             cuts[0], cuts[-1] = 0, m
         work = [(X, starts[j : k + 1], rows, steps, out[j:k]) for j, k in pairwise(cuts)]
         if shared:
-            list(helpers.pool(threads).map(lambda each: add_by_class(*each), work))
+            list(crew.pool(crew.threads).map(lambda each: add_by_class(*each), work))
         else:
             add_by_class(*work[0])
 

@@ -1,22 +1,29 @@
-"""The sweeps of one round of dual ascent: the moving weights, the rows that move, and the final sums."""
+"""The sweeps of one round of dual ascent: the request, the moving weights, the rows that move, and the sums.
+
+Sweeps may touch a few classes of each row: those with mass, and those most likely to gain some.  Most rows
+have mass in two or three classes, however many there are.  While all others stay at 0, the update of a hinge
+over ranks is exactly that of a problem with only these classes, and needs only their scores.  One product
+with W before the stages of a round chooses them.  The first sweep of the next round, over all classes,
+corrects omissions.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.class_subset import fill_lists, project_in_lists, room_for_lists
 from topline.solvers.blocks.ascent.dual_changes import add_changes, change_sums, project_rows
-from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
 from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, HeldRows, Portion, RowFeed
 from topline.solvers.blocks.ascent.shared_tiles import TiledWeights
 from topline.solvers.blocks.ascent.sweeps import (
     ALL_CLASSES,
     STILL,
+    ClassLists,
     RowTile,
     Swept,
     SweptPart,
@@ -27,11 +34,17 @@ from topline.solvers.blocks.ascent.sweeps import (
 )
 from topline.solvers.blocks.block import sum_of_squares
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.answers import Clock
+from topline.solvers.core.answers import Clock, VectorSums, merged_by
+from topline.solvers.core.deflation import DeflatedDirection
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import squared_norm
 from topline.solvers.core.rows import gives_sparse, is_sparse
+from topline.solvers.crew import ALONE, Crew
+from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
+from topline.solvers.losses import LossForm
 from topline.solvers.losses.rows import conjugate_sum
-from topline.solvers.typing import Float64Array, FloatArray, Int64Array
+from topline.solvers.projections.columns import ColumnProblem, column_workspace, room
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows over which a change is summed at once, and numbers in them.
 _SUMMED_ROWS = 4096
@@ -42,7 +55,7 @@ _CLEAR = 1e-8
 _NARROW_SUMS = 1 << 16
 #: Least rows, and products, visited between two looks at the clock.
 _TIMED_ROWS, _TIMED_PRODUCTS = 2048, 1 << 24
-#: Multiplications per batch when the gap of rows is computed.
+#: Multiplications, or dual entries, per batch where rows are looked at.
 _LOOKED_AT = 1 << 22
 #: Weights of up to this many entries are kept in float64: they fit in the first-level cache anyway.
 SMALL_W = 1 << 12
@@ -57,6 +70,93 @@ _TILED_SMOOTH, _TILED_FEATURES = 1 << 13, 64
 _UNUSED = np.ones(1, dtype=np.int64)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AscentSums(VectorSums):
+    """Sums over the changes of alpha_i; `product` is in float32 if large weights move in float32.
+
+    Attributes
+    ----------
+    visited : column updates.
+    left : the sum of the duality gaps of the rows visited by the stages, if small enough to end them; inf if
+        something else did.
+    moving : the rows that a further sweep would visit, at the end of one.
+    filled : the shares of a sweep that have rows in some block; they come first.
+    late : the number of blocks that ran out of time.
+    """
+
+    visited: int = 0
+    left: float = 0.0
+    moving: int = 0
+    filled: int = merged_by(max, 0)
+    late: int = 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of a round: one share of the rows of every block.
+
+    Attributes
+    ----------
+    part : its number in the round.
+    sweep : the first, 0, goes over all rows, each later one over those that move, in an order of its own.
+    share, shares : index of the share of that order, out of this many equal shares; a sweep that has begun
+        may turn out to have fewer, as blocks report.
+    """
+
+    part: int
+    sweep: int
+    share: int
+    shares: int
+
+    @property
+    def ends_sweep(self) -> bool:
+        """Whether it is the last turn of its sweep."""
+        return self.share + 1 == self.shares
+
+
+@dataclass(frozen=True, eq=False)
+class AscentPlan:
+    """How to look for a change dA of A that raises the dual: sweeps of exact column updates from W (d, m).
+
+    Attributes
+    ----------
+    round, W : with the number of the block and the seed the round fixes the random orders.
+    pending_step : the step to apply to A first.
+    sweeps : the first visits every row, a second one the rows not at rest; more than two request stages of so
+        many sweeps over those, as many stages as pay.
+    safety_factor : factor >= 1 on the curvature, for a block that moves while others do.
+    seed : of the random orders.
+    exact : products and A in float64, not in the precision of the features.
+    shared, apart : the direction u (d,) along which examples are shrunk, and the initial component along it
+        (m,) of the weights besides W: a row scores W^T x + <x, u> apart.
+    most_passes : limit on visits, as a multiple of the rows.
+    seconds : time after which no more rows are visited; None for no limit.
+    warm : whether A is already near the optimum, so that most rows are at rest and stages over the others pay
+        for longer.
+    support : visit only rows with non-zero alpha.
+    enough : end the stages once the duality gaps of their rows sum to at most this.
+    alike : move rows together that look alike and have different labels.
+    turn : the share of the rows to visit, once; None for the sweeps.
+    """
+
+    round: int
+    W: Float64Array
+    pending_step: PendingStep | None = None
+    sweeps: int = 1
+    safety_factor: float = 1.0
+    seed: int = 0
+    exact: bool = False
+    shared: DeflatedDirection | None = None
+    apart: Float64Array | None = None
+    most_passes: float = math.inf
+    seconds: float | None = None
+    warm: bool = False
+    support: bool = False
+    enough: float = 0.0
+    alike: bool = False
+    turn: Turn | None = None
+
+
 class AscentPass:
     """The state shared by the sweeps of one request: the moving weights, and which rows move."""
 
@@ -65,10 +165,10 @@ class AscentPass:
         block: BlockRows,
         request: AscentPlan,
         duals: DualWindow,
-        threads: int = 1,
+        crew: Crew = ALONE,
         rises: Float64Array | None = None,
     ) -> None:
-        self.block, self.duals, self._threads = block, duals, threads
+        self.block, self.duals, self._crew = block, duals, crew
         part = () if request.turn is None else (request.turn.part,)
         self.random = np.random.default_rng((request.seed, request.round, block.index, *part))
         self.scale = block.problem.scale * request.safety_factor
@@ -78,7 +178,7 @@ class AscentPass:
         self._products = np.dtype(np.float64) if request.exact else block.dtype
         self._start = request.W
         self.sparse = False
-        self.u, self.kept_apart = block.keep_apart(request)
+        self.u, self.kept_apart = block.keep_apart(request.shared)
         self.apart = np.zeros(block.problem.m) if request.apart is None else request.apart.copy()
         self.W: FloatArray = np.empty((0, 0))
         self._tiles: TiledWeights | None = None
@@ -234,9 +334,7 @@ class AscentPass:
         block = self.block
         m, smooth = start.shape[0], block.problem.form.smooth
         if not self.sparse and is_tiled(m, start.shape[1], self._products, smooth=smooth):
-            self._tiles = TiledWeights(
-                start, self._products, self._threads, block.thread_choice, block.helpers
-            )
+            self._tiles = TiledWeights(start, self._products, self._crew, block.thread_choice)
             self.W = self._tiles.W
             return
         dtype = np.dtype(np.float64) if start.size <= SMALL_W else self._products
@@ -249,7 +347,7 @@ class AscentPass:
         return SweptPart(
             tile, places, rows - slab[0], lists, block.y[here], block.weights[here], block.norms[here],
             block.along[here], self.u, self.kept_apart, self.apart, duals.A, duals.delta, self.rises[here],
-            self.scale, problem.smoothing, problem.smoothing_own, block.rho, block.margins,
+            self.scale, problem.smoothing, problem.smoothing_own, problem.form.rho, problem.form.table,
         )  # fmt: skip
 
     def gap(self, held: RowFeed | HeldRows, rows: Int64Array) -> float:
@@ -295,7 +393,7 @@ class AscentPass:
         if is_sparse(X):
             add_rows(tile_of(X, out), places, changes, factors)
         else:
-            add_changes(X, places, changes, factors, out, self._threads, self.block.helpers)
+            add_changes(X, places, changes, factors, out, self._crew)
 
     def _product(self, feed: RowFeed, rows: Int64Array | None) -> FloatArray:
         """Return the sum of w_i x_i change_i^T: the way of W, or anew where that is mostly rounding."""
@@ -378,3 +476,158 @@ def is_tiled(m: int, d: int, dtype: np.dtype[Any], *, smooth: bool = False) -> b
     if smooth and d >= _TILED_FEATURES and m * d > _TILED_SMOOTH:
         return True
     return (m >= _TILED_CLASSES and m * d > _TILED_W) or m * d * dtype.itemsize > _LARGE_W
+
+
+#: Classes without mass included for their high scores; with ranks at least one more.
+_SPARE = 3
+#: Average share of the classes above which a row is faster swept whole; the second for rows swept in tiles,
+#: which share the loads of W and run on threads.
+_FEW, _FEW_OF_TILES = 0.6, 0.05
+#: Least number of rows scored at once.
+_LEAST_LISTED = 2048
+
+
+def spare_classes(form: LossForm) -> int:
+    """Return how many classes without mass are included, 0 for a loss that needs all classes."""
+    if form.family.ranks is None or form.margins is not None:
+        return 0
+    # With the own class there are more than ranks, so that no rank goes to an omitted class.
+    return max(_SPARE, len(form.rho) + 1)
+
+
+def room_for_lists(
+    rows: Int64Array, block: BlockRows, duals: DualWindow, *, tiled: bool = False
+) -> ClassLists | None:
+    """Return room for the class lists of some ascending rows of a block; None if they are not short.
+
+    The limit is lower for rows swept in tiles.
+    """
+    spare = spare_classes(block.problem.form)
+    if not spare:
+        return None
+    m, n = block.problem.m, len(block.y)
+    starts = np.zeros(len(rows) + 1, dtype=np.int64)
+    step = max(_LOOKED_AT // m, 1)
+    for low in range(0, n, step):
+        high = min(low + step, n)
+        first, last = np.searchsorted(rows, (low, high))
+        if first < last:
+            A, delta = duals.read((low, high))
+            inside = rows[first:last] - low
+            count_classes(inside, block.y[low:high], A, delta, spare, starts[first : last + 1])
+    np.cumsum(starts, out=starts)
+    if starts[-1] > (_FEW_OF_TILES if tiled else _FEW) * m * len(rows):
+        return None
+    place = np.zeros(n, dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    return ClassLists(place, starts, np.empty(starts[-1], dtype=np.int32))
+
+
+def fill_lists(
+    lists: ClassLists,
+    portions: Iterable[Portion],
+    block: BlockRows,
+    duals: DualWindow,
+    W: FloatArray,
+    apart: Float64Array | None,
+) -> None:
+    """Write the classes of the ascending rows in `portions`, by their scores at W (d, m).
+
+    `apart` (m,) is the part of W along the deflated direction, None without one.
+    """
+    step = max(_LEAST_LISTED, _LOOKED_AT // W.size)
+    for X, places, rows, slab in portions:
+        A, delta = duals.read(slab)
+        for low in range(0, len(rows), step):
+            some = rows[low : low + step]
+            scores = X[places[low : low + step]] @ W
+            if apart is not None:
+                scores += np.outer(block.along[some], apart).astype(scores.dtype)
+            first = lists.place[some[0]]
+            starts = lists.starts[first : first + len(some) + 1]
+            choose_classes(scores, some - slab[0], block.y[slice(*slab)], A, delta, starts, lists.classes)
+
+
+@jit
+def count_classes(
+    rows: Int64Array, y: IntArray, A: FloatArray, delta: FloatArray, spare: int, starts: Int64Array
+) -> None:
+    """Write the number of classes of row rows[t] to starts[t + 1]."""
+    m = A.shape[1]
+    for t in range(len(rows)):
+        i = rows[t]
+        count = 1 + spare
+        for j in range(m):
+            if j != y[i] and np.float64(A[i, j]) + np.float64(delta[i, j]) != 0.0:
+                count += 1
+        starts[t + 1] = min(count, m)
+
+
+@jit
+def choose_classes(
+    scores: FloatArray,
+    rows: Int64Array,
+    y: IntArray,
+    A: FloatArray,
+    delta: FloatArray,
+    starts: Int64Array,
+    classes: IntArray,
+) -> None:
+    """Write the classes of some rows: the own one, those with mass, and the highest-scoring others.
+
+    `scores` (t, m) are of the rows rows[t], whose classes go to classes[starts[t] : starts[t + 1]].
+    """
+    for t in range(len(rows)):
+        i, at, end = rows[t], starts[t], starts[t + 1]
+        classes[at] = y[i]
+        at += 1
+        for j in range(scores.shape[1]):
+            if j != y[i] and np.float64(A[i, j]) + np.float64(delta[i, j]) != 0.0:
+                classes[at] = j
+                at += 1
+        spare = at
+        for j in range(scores.shape[1]):
+            if j == y[i] or np.float64(A[i, j]) + np.float64(delta[i, j]) != 0.0:
+                continue
+            if at == end and (spare == end or not scores[t, j] > scores[t, classes[end - 1]]):
+                continue
+            p = min(at, end - 1)
+            while p > spare and scores[t, classes[p - 1]] < scores[t, j]:
+                classes[p] = classes[p - 1]
+                p -= 1
+            classes[p] = j
+            at = min(at + 1, end)
+
+
+def project_in_lists(Z: Float64Array, places: Int64Array, lists: ClassLists, form: LossForm) -> None:
+    """Replace rows of Z (t, m) by the nearest points of their domains in the listed classes.
+
+    Row t has the list places[t]; its other classes are 0 and stay so.
+    """
+    column = form.column_where(alike=True)
+    _project(Z, places, lists, column, form.rho, form.table, form.family.own_margin)
+
+
+@jit
+def _project(
+    Z: Float64Array,
+    places: Int64Array,
+    lists: ClassLists,
+    column: JitFunction,
+    rho: Float64Array,
+    margins: Float64Array,
+    own_margin: float,
+) -> None:
+    m = Z.shape[1]
+    owned = *column_workspace(m), room(m), room(m)
+    work, index_work, all_q, all_alpha = borrowed(owned)
+    for t in range(Z.shape[0]):
+        first = lists.starts[places[t]]
+        few = lists.starts[places[t] + 1] - first
+        q, alpha = all_q[:few], all_alpha[:few]
+        for e in range(few):
+            q[e] = -Z[t, lists.classes[first + e]] - (own_margin if e == 0 else 1.0)
+        column(ColumnProblem(q, 0, 1.0, 1.0, rho, margins, alpha, work, index_work, False))
+        for e in range(few):
+            Z[t, lists.classes[first + e]] = alpha[e]
+    keep(owned)

@@ -36,12 +36,12 @@ import numpy as np
 
 from topline.solvers.blocks.ascent.alike_rows import Groups, ascend_groups, find_groups
 from topline.solvers.blocks.ascent.extrapolation import Extrapolation, PassRows
-from topline.solvers.blocks.ascent.passes import AscentPass
-from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums, Turn
+from topline.solvers.blocks.ascent.passes import AscentPass, AscentPlan, AscentSums, Turn
 from topline.solvers.blocks.ascent.rows import MIXED, BlockRows, DualWindow, HeldRows, RowFeed, rows_with_mass
 from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, STILL, tile_of
 from topline.solvers.blocks.block import BlockDuals
 from topline.solvers.core.dual_rows import DualStore
+from topline.solvers.crew import ALONE, Crew
 from topline.solvers.typing import Float64Array, Int64Array
 
 #: Up to this many requested sweeps are plain sweeps; a larger number is the sweeps per stage.
@@ -71,7 +71,7 @@ _SEARCH_CLASSES, _SEARCH_PASSES = 16.0, 1.0
 
 
 class BlockAscent(BlockRows):
-    """Sweeps over the rows of one block.  The parameters are those of `BlockRows`."""
+    """Sweeps over the rows of one block."""
 
     lasting: ClassVar[str] = "rows"
     _feed: RowFeed | None = None
@@ -89,13 +89,13 @@ class BlockAscent(BlockRows):
         """Rise of the dual at each row's last visit in a turn; inf before."""
         return np.full(len(self.y), np.inf)
 
-    def run(self, request: AscentPlan, A: DualStore, delta: DualStore, threads: int = 1) -> AscentSums:
+    def run(self, request: AscentPlan, A: DualStore, delta: DualStore, crew: Crew = ALONE) -> AscentSums:
         """Write the change of A (rows, m) found by the sweeps to `delta` (rows, m), and sum it.
 
         The result depends on the request and A only, not on the number of threads.
         """
         delta.clear()
-        work = AscentPass(self, request, DualWindow(A, delta, MIXED), threads)
+        work = AscentPass(self, request, DualWindow(A, delta, MIXED), crew)
         feed = self.feed_for(A)
         rows = np.flatnonzero(self.weights)
         if request.support:
@@ -117,13 +117,11 @@ class BlockAscent(BlockRows):
         # After plain sweeps the gap is unknown; if no row can move it is 0.
         return replace(work.stats(feed), left=math.inf if len(busy) else 0.0)
 
-    def run_turn(self, request: AscentPlan, turn: Turn, duals: BlockDuals, threads: int = 1) -> AscentSums:
+    def run_turn(self, request: AscentPlan, turn: Turn, duals: BlockDuals, crew: Crew = ALONE) -> AscentSums:
         """Keep the change of A found in a turn, and sum it; a repeated request finds the same change."""
         feed = self.feed_for(duals.A)
         rows = self._rows_of(turn, request, feed)
-        work = AscentPass(
-            self, request, DualWindow(duals.A, duals.no_change(rows), MIXED), threads, self._rises
-        )
+        work = AscentPass(self, request, DualWindow(duals.A, duals.no_change(rows), MIXED), crew, self._rises)
         self._restrict(work, turn, feed)
         groups, changed = None, rows
         if request.alike and turn.sweep == 0 and turn.ends_sweep:

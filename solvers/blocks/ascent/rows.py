@@ -16,10 +16,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.solvers.blocks.ascent.plan import AscentPlan
 from topline.solvers.blocks.ascent.shared_tiles import ThreadChoice
+from topline.solvers.blocks.block import Block
+from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DualStore
-from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import (
     Rows,
     RowSource,
@@ -34,7 +34,6 @@ from topline.solvers.core.rows import (
     stacked,
     taken_rows,
 )
-from topline.solvers.crew import Helpers
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Numbers of A processed together.
@@ -50,50 +49,25 @@ def unknown_norms(rows: int) -> tuple[Float64Array, Float64Array]:
 
 
 class BlockRows:
-    """Rows of one block, and values that sweeps compute for them once.
+    """The rows of one block, and values that sweeps compute for them once."""
 
-    Parameters
-    ----------
-    problem : the problem.
-    X : (rows, d) features of the block.
-    y, weights : (rows,) labels, and how often each row counts.
-    index : place of the block among all blocks; it seeds the random orders.
-    dtype : precision of products, unless a request asks for float64.
-    helpers : threads that work on the rows beside the caller; None for some of its own.
-    norms : row norms shared by blocks of these rows; None for its own.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        X: RowSource,
-        y: IntArray,
-        weights: Float64Array,
-        index: int,
-        dtype: np.dtype[Any],
-        helpers: Helpers | None = None,
-        norms: tuple[Float64Array, Float64Array] | None = None,
-    ) -> None:
-        self.problem, self.X, self.y, self.weights = problem, X, y, weights
-        self.index, self.dtype = index, dtype
-        alike = problem.smoothing_own == problem.smoothing
+    def __init__(self, block: Block) -> None:
+        self.problem, self.X, self.weights = block.problem, block.X, block.weights
+        self.y: IntArray = block.y
+        self.index, self.dtype = block.index, block.dtype
         #: The loss for compiled functions.
-        self.column = problem.form.column_where(alike=alike)
-        self.rho, self.margins = problem.form.rho, problem.form.table
-        self.helpers = helpers or Helpers()
+        self.column = self.problem.form.column_where(
+            alike=self.problem.smoothing_own == self.problem.smoothing
+        )
+        #: The choice between one thread and several for sweeps over these rows.
+        self.thread_choice = ThreadChoice()
         self._direction: Float64Array | None = None
-        self._undirected = norms or unknown_norms(len(y))
+        self._undirected = block.norms or unknown_norms(len(block.y))
         #: |x_i|^2 (rows,), -1 where unknown, and <x_i, u> where it is known.
         self.norms, self.along = self._undirected
 
-    @cached_property
-    def thread_choice(self) -> ThreadChoice:
-        """The choice between one thread and several for sweeps over these rows."""
-        return ThreadChoice()
-
-    def keep_apart(self, request: AscentPlan) -> tuple[Float64Array, float]:
+    def keep_apart(self, shared: DeflatedDirection | None) -> tuple[Float64Array, float]:
         """Return the deflated direction of a request, and by how much it shrinks squares along it."""
-        shared = request.shared
         if shared is None:
             self._direction, (self.norms, self.along) = None, self._undirected
             return np.zeros(self.problem.d), 0.0
@@ -312,7 +286,10 @@ class RowFeed:
         if ready:
             yield Portion(values, rows, rows, block)
             return
-        step = _gathered_rows(self._X, self._dtype)
+        step = _GATHERED_SPARSE_ROWS
+        if not gives_sparse(self._X):
+            row_bytes = self._dtype.itemsize * max(int(self._X.shape[1]), 1)
+            step = max(_GATHERED_ROWS, _GATHERED_BYTES // row_bytes)
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             taken = taken_rows(self._X, part) if values is None else values[part]
@@ -362,11 +339,13 @@ class RowFeed:
 
     def _parts(self, slab: tuple[int, int, Rows], rows: Int64Array) -> deque[Portion]:
         start, stop, values = slab
-        return deque(
-            portion._replace(places=places, rows=part)
-            for portion in self._portions((start, stop), values, rows)
-            for places, part in zip(*_in_parts(portion), strict=True)
-        )
+        found: deque[Portion] = deque()
+        for portion in self._portions((start, stop), values, rows):
+            if len(portion.rows):
+                parts = min(max(len(portion.rows) // _PART_ROWS, 1), _PARTS)
+                cut = (np.array_split(each, parts) for each in portion[1:3])
+                found.extend(portion._replace(places=p, rows=r) for p, r in zip(*cut, strict=True))
+        return found
 
 
 class HeldRows:
@@ -399,16 +378,3 @@ def _window(row_bytes: int) -> int:
     """Return the number of rows of a window: whole runs of packed rows if possible."""
     rows = max(_OPENED_BYTES // (2 * row_bytes), 1)
     return rows - rows % _GATHERED_ROWS if rows > _GATHERED_ROWS else rows
-
-
-def _in_parts(portion: Portion) -> tuple[list[Int64Array], list[Int64Array]]:
-    if not len(portion.rows):
-        return [], []
-    parts = min(max(len(portion.rows) // _PART_ROWS, 1), _PARTS)
-    return np.array_split(portion.places, parts), np.array_split(portion.rows, parts)
-
-
-def _gathered_rows(X: RowSource, dtype: np.dtype[Any]) -> int:
-    if gives_sparse(X):
-        return _GATHERED_SPARSE_ROWS
-    return max(_GATHERED_ROWS, _GATHERED_BYTES // (dtype.itemsize * max(int(X.shape[1]), 1)))

@@ -31,7 +31,7 @@ from topline.solvers.blocks.ascent.sweeps import (
     sizes,
     update_row,
 )
-from topline.solvers.crew import Helpers
+from topline.solvers.crew import Crew
 from topline.solvers.jit_cache import JitFunction, borrowed, fetch, jit, keep
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -122,19 +122,12 @@ class TiledWeights:
     ----------
     start : (m, d) the initial weights.
     dtype : their precision, float32 or float64.
-    threads : how many work in parallel if `choice` finds that it pays; `helpers` are the others.
+    crew : the threads that work in parallel if `choice` finds that it pays.
     """
 
-    def __init__(
-        self,
-        start: FloatArray,
-        dtype: np.dtype[Any],
-        threads: int,
-        choice: ThreadChoice,
-        helpers: Helpers,
-    ) -> None:
+    def __init__(self, start: FloatArray, dtype: np.dtype[Any], crew: Crew, choice: ThreadChoice) -> None:
         m, d = start.shape
-        self._threads, self._choice, self._helpers = threads, choice, helpers
+        self._crew, self._choice = crew, choice
         padded = -(-m // GROUP) * GROUP
         self._padded: FloatArray = np.zeros((padded, d), dtype=dtype)
         self.W: FloatArray = self._padded[:m]
@@ -163,12 +156,12 @@ class TiledWeights:
         # Calls without a tile only compile or load the functions, before a thread waits for another.
         _help(part, none := shared._replace(order=order[:t]))
         _lead(part, none, column)
-        most = min(self._threads, tiles) if n * self._padded.size >= _SHARED else 1
+        most = min(self._crew.threads, tiles) if n * self._padded.size >= _SHARED else 1
         threads, began = self._choice.of(most), time.perf_counter()
         # No thread waits for a helper to start: on a busy machine the first thread does its chunks meanwhile.
         begun: list[Future[None]] = []
         try:
-            pools = (self._helpers.pool(threads - 1) for _ in range(1, threads))
+            pools = (self._crew.pool(threads - 1) for _ in range(1, threads))
             begun.extend(pool.submit(_help, part, shared) for pool in pools)
             _lead(part, shared, column)
         finally:

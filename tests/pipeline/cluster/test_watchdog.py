@@ -32,7 +32,7 @@ from topline.pipeline.cluster.liveness import CALL_THREAD, Liveness, liveness_of
 from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch, ask_scheduler
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
-from topline.solvers.crew import Helpers
+from topline.solvers.crew import Crew
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
 from topline.solvers.operations.base import RowBlock, _on_threads
@@ -136,7 +136,7 @@ def heads(_path: str) -> None:
 
 def helpers(_path: str) -> None:
     """Wait for a thread that helps sweeps."""
-    Helpers().pool(1).submit(compute).result()
+    Crew().pool(1).submit(compute).result()
 
 
 def liveness(client: Client, worker: str, key: str) -> Liveness | None:

@@ -17,18 +17,18 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.blocks.ascent import class_subset, passes
+from topline.solvers.blocks.ascent import passes
 from topline.solvers.blocks.ascent import rows as ascent_rows
-from topline.solvers.blocks.ascent.class_subset import room_for_lists, spare_classes
 from topline.solvers.blocks.ascent.dual_changes import project_rows
-from topline.solvers.blocks.ascent.passes import AscentPass, is_tiled
+from topline.solvers.blocks.ascent.passes import AscentPass, is_tiled, room_for_lists, spare_classes
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import DualWindow, RowFeed
 from topline.solvers.blocks.ascent.shared_tiles import _RETRY, ThreadChoice
+from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core import rows
 from topline.solvers.core.dual_rows import ByteBudget, make_store
 from topline.solvers.core.problem import Problem
-from topline.solvers.crew import Helpers
+from topline.solvers.crew import Crew
 from topline.solvers.losses import OneVsAll
 from topline.solvers.losses.rows import column_updates
 from topline.solvers.operations import Ascend
@@ -43,7 +43,7 @@ def swept(loss, smoothing: float = 0.0, budget: ByteBudget | None = None):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((N, D)), rng.integers(M, size=N).astype(np.int32)
     problem = Problem(loss, N, D, M, LAM_N / N, smoothing)
-    block = BlockAscent(problem, X, y, rng.uniform(0.5, 2.0, N), 0, np.dtype(np.float64))
+    block = BlockAscent(Block(RunSpec(problem, X, y, rng.uniform(0.5, 2.0, N))))
     A, delta = (make_store([0, 25, N], M, np.dtype(np.float64), budget) for _ in range(2))
     work = AscentPass(block, Ascend(round=0, W=np.zeros((D, M)), seed=3), DualWindow(A, delta))
     feed = block.feed_for(A)
@@ -81,7 +81,7 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
     """Row after row; where the update of all goes to classes that are left out, the rows differ."""
     if where == "tiled":
         monkeypatch.setattr(passes, "_LARGE_W", 0)
-        monkeypatch.setattr(class_subset, "_FEW_OF_TILES", 0.6)
+        monkeypatch.setattr(passes, "_FEW_OF_TILES", 0.6)
     # Windows of 15 rows, which lie in three pieces that are read.
     monkeypatch.setattr(ascent_rows, "_OPENED_BYTES", 2 * 15 * 8 * M)
     X, y, problem, block, work, feed = swept(
@@ -165,7 +165,7 @@ def test_weights_that_threads_share_are_swept_in_few_classes_as_well(
 ) -> None:
     X, y = relu_features(600, 600, 120)
     assert is_tiled(120, 600, X.dtype)
-    monkeypatch.setattr(class_subset, "_FEW_OF_TILES", 0.2)
+    monkeypatch.setattr(passes, "_FEW_OF_TILES", 0.2)
 
     def solved(threads: int = 1):
         executor = SerialExecutor(threads=threads, dual_bytes=dual_bytes)
@@ -174,7 +174,7 @@ def test_weights_that_threads_share_are_swept_in_few_classes_as_well(
     few, shared = solved(), solved(threads=2)
     assert few.status is Status.SOLVED
     np.testing.assert_array_equal(few.W, shared.W)
-    monkeypatch.setattr(class_subset, "spare_classes", lambda _: 0)
+    monkeypatch.setattr(passes, "spare_classes", lambda _: 0)
     every = solved()
     assert every.status is Status.SOLVED
     assert few.passes < every.passes
@@ -282,7 +282,7 @@ def test_one_thread_is_all_there_is() -> None:
 
 
 def test_threads_are_begun_once_for_as_many_as_are_asked_for() -> None:
-    helpers = Helpers()
+    helpers = Crew()
     two = helpers.pool(2)
     assert helpers.pool(1) is helpers.pool(2) is two
     three = helpers.pool(3)

@@ -20,10 +20,11 @@ from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import DualWindow, RowFeed
 from topline.solvers.blocks.ascent.sweeps import STILL, draw_moving
+from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
-from topline.solvers.crew import Helpers
+from topline.solvers.crew import Crew
 from topline.solvers.losses import OneVsAll
 from topline.solvers.losses.rows import column_updates
 from topline.solvers.methods import dual_ascent
@@ -39,7 +40,7 @@ def setting(loss, *, as_sparse=False, smoothing=0.0, shared=None, weights=None, 
     problem = Problem(loss, *X.shape, M, LAM_N / len(y), smoothing)
     weights = np.ones(len(y)) if weights is None else weights
     rows = sparse.csr_matrix(X) if as_sparse else X
-    block = BlockAscent(problem, rows, y.astype(np.int32), weights, 0, np.dtype(np.float64))
+    block = BlockAscent(Block(RunSpec(problem, rows, y, weights)))
     W = np.zeros((X.shape[1], M)) if start is None else start
     request = Ascend(round=0, W=W, seed=3, shared=shared)
     A, delta = (DenseStore(len(y), M, np.dtype(np.float64)) for _ in range(2))
@@ -126,10 +127,7 @@ def test_sweeps_raise_the_dual_by_what_they_say_and_visit_what_moves(as_sparse, 
     X, y = examples(n=N, d=6)
     loss = TopKHinge(2)
     problem = Problem(loss, *X.shape, M, 0.5 / N)
-    block = BlockAscent(
-        problem, sparse.csr_matrix(X) if as_sparse else X, y.astype(np.int32), np.ones(N), 0,
-        np.dtype(np.float64),
-    )  # fmt: skip
+    block = BlockAscent(Block(RunSpec(problem, sparse.csr_matrix(X) if as_sparse else X, y)))
     A, delta = (DenseStore(N, M, np.dtype(np.float64)) for _ in range(2))
     work = AscentPass(block, Ascend(round=0, W=np.zeros((6, M)), seed=1), DualWindow(A, delta))
     feed, rows = block.feed_for(A), np.arange(N)
@@ -166,7 +164,7 @@ WEIGHTS = np.random.default_rng(1).uniform(0.5, 2.0, ROWS)
 
 def swept(problem: Problem, rows) -> tuple[AscentPass, BlockAscent, DenseStore]:
     """A block after three sweeps from A = 0, in float64."""
-    block = BlockAscent(problem, rows, Y, WEIGHTS, 0, np.dtype(np.float64))
+    block = BlockAscent(Block(RunSpec(problem, rows, Y, WEIGHTS)))
     A, delta = (DenseStore(ROWS, CLASSES, np.dtype(np.float64)) for _ in range(2))
     request = Ascend(round=0, W=np.zeros((D, CLASSES)), seed=3, exact=True)
     work = AscentPass(block, request, DualWindow(A, delta))
@@ -201,7 +199,7 @@ def test_the_gaps_of_all_rows_sum_to_n_times_the_gap(loss, smoothing, layout) ->
 @pytest.mark.parametrize("warm", [False, True])
 def test_stages_end_where_the_gap_of_the_rows_is_small_enough(warm) -> None:
     problem = Problem(MaxHinge(), ROWS, D, CLASSES, 0.001)
-    block = BlockAscent(problem, X, Y, WEIGHTS, 0, np.dtype(np.float64))
+    block = BlockAscent(Block(RunSpec(problem, X, Y, WEIGHTS)))
     A, delta = (DenseStore(ROWS, CLASSES, np.dtype(np.float64)) for _ in range(2))
     request = Ascend(round=0, W=np.zeros((D, CLASSES)), seed=3, exact=True, sweeps=6, warm=warm)
     visited = []
@@ -234,8 +232,8 @@ def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles, thr
     monkeypatch.setattr(shared_tiles, "_SHARED", 0)
     A, delta = (DenseStore(len(y), problem.m, np.dtype(np.float64)) for _ in range(2))
     A.dense[:] = start
-    block = BlockAscent(problem, X, y.astype(np.int32), weights, 0, np.dtype(np.float64))
-    return block.run(request, A, delta, threads), delta.dense
+    block = BlockAscent(Block(RunSpec(problem, X, y, weights)))
+    return block.run(request, A, delta, Crew(threads)), delta.dense
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, Softmax()], ids=loss_name)
@@ -275,7 +273,7 @@ def test_weights_move_by_the_product_of_features_and_changes(classes, monkeypatc
     problem = Problem(TopKHinge(1), n=50, d=12, m=classes, lam=0.1)
     monkeypatch.setattr(passes, "_LARGE_W", 0)
     A, delta = (DenseStore(50, classes, np.dtype(np.float32)) for _ in range(2))
-    block = BlockAscent(problem, X, y.astype(np.int32), np.ones(50), 0, np.dtype(np.float32))
+    block = BlockAscent(Block(RunSpec(problem, X, y)))
     W = random.standard_normal((12, classes))
     stats = block.run(Ascend(round=0, W=W), A, delta)
     share = np.count_nonzero(delta.dense) / delta.dense.size
@@ -316,8 +314,8 @@ def test_threads_finish_every_chunk_once(monkeypatch) -> None:
     found = []
     for threads in (1, 2, 3, 8, 8):
         A, delta = (DenseStore(300, M, np.dtype(np.float32)) for _ in range(2))
-        block = BlockAscent(problem, X, y.astype(np.int32), np.ones(300), 0, np.dtype(np.float32))
-        found.append(block.run(Ascend(round=0, W=np.zeros((40, M)), sweeps=3), A, delta, threads))
+        block = BlockAscent(Block(RunSpec(problem, X, y)))
+        found.append(block.run(Ascend(round=0, W=np.zeros((40, M)), sweeps=3), A, delta, Crew(threads)))
         assert np.array_equal(found[-1].product, found[0].product)
     assert np.abs(found[0].product).max() > 0.1
 
@@ -329,7 +327,7 @@ def test_no_helper_waits_for_a_sweep_that_was_interrupted(monkeypatch) -> None:
     X, y = examples(n=300, d=40)
     problem = Problem(TopKHinge(2), n=300, d=40, m=M, lam=0.01)
     A, delta = (DenseStore(300, M, np.dtype(np.float64)) for _ in range(2))
-    block = BlockAscent(problem, X, y.astype(np.int32), np.ones(300), 0, np.dtype(np.float64))
+    block = BlockAscent(Block(RunSpec(problem, X, y)))
     begun, counters = [], []
 
     class Interrupted(ThreadPoolExecutor):
@@ -341,9 +339,9 @@ def test_no_helper_waits_for_a_sweep_that_was_interrupted(monkeypatch) -> None:
             return begun[0]
 
     with Interrupted(1) as pool:
-        monkeypatch.setattr(Helpers, "pool", lambda _self, _threads: pool)
+        monkeypatch.setattr(Crew, "pool", lambda _self, _threads: pool)
         with pytest.raises(KeyboardInterrupt):
-            block.run(Ascend(round=0, W=np.zeros((40, M))), A, delta, 3)
+            block.run(Ascend(round=0, W=np.zeros((40, M))), A, delta, Crew(3))
         ended = begun[0].done()
         counters[0][:] = 1 << 40  # the pool would wait for it for ever
     assert ended

@@ -16,6 +16,7 @@ from topline.solvers.blocks.ascent.dual_changes import add_changes
 from topline.solvers.blocks.kernel import KeptColumns
 from topline.solvers.blocks.second_order import add_weighted_grams
 from topline.solvers.core.problem import Problem
+from topline.solvers.crew import Crew
 from topline.solvers.methods import METHODS, method_memory
 from topline.solvers.operations import FindEnvelopes, FindSlope, MultiplyCurvature, SumGrams
 from topline.solvers.run import ProblemSpec
@@ -179,7 +180,7 @@ def test_it_is_the_product_whatever_the_threads_and_tiles(monkeypatch, dtype, ro
         monkeypatch.setattr(dual_changes, "_SHARED", shared)
         for threads in (1, 3):
             out = start.copy()
-            add_changes(X, places, changes.astype(dtype), factors, out, threads)
+            add_changes(X, places, changes.astype(dtype), factors, out, Crew(threads))
             # Rounding of changes to `dtype`, and of the order of some hundred additions.
             assert np.allclose(out, expected, rtol=0.0, atol=1e-11 if dtype is np.float64 else 1e-5)
             found.append((tile_bytes, out))

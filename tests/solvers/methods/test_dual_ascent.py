@@ -338,8 +338,7 @@ def test_a_pass_is_the_algorithm_written_out(loss, smoothing, kind, make) -> Non
     W = X.T @ (weights[:, None] * A) * problem.scale
     start, change = (DenseStore(*A.shape, A.dtype) for _ in range(2))
     start.write(0, len(A), A)
-    labels = y.astype(np.int32)
-    block = BlockAscent(problem, RowRange(make(X), 0, len(y)), labels, weights, 7, np.dtype(np.float64))
+    block = BlockAscent(Block(RunSpec(problem, RowRange(make(X), 0, len(y)), y, weights), 7))
     stats = block.run(Ascend(round=4, W=W, safety_factor=1.5, seed=2), start, change)
     random = np.random.default_rng((2, 4, 7))
     # What counts for nothing is left alone.
