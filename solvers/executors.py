@@ -170,7 +170,7 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-class SerialExecutor:
+class SerialExecutor(BlockSet):
     """Runs one block after the other.
 
     `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks; `blocks` requests
@@ -192,12 +192,9 @@ class SerialExecutor:
     <Status.SOLVED: 'solved'>
     """
 
-    #: How many blocks run at the same time.
-    workers = 1
     #: Requests stay in this process.
     sends = False
     _default_blocks = 1
-    _pool: ThreadPoolExecutor | None = None
 
     def __init__(
         self,
@@ -208,6 +205,7 @@ class SerialExecutor:
         kept_bytes: int | None = None,
         threads: int | None = None,
     ) -> None:
+        super().__init__()
         if threads is not None and threads < 1:
             raise InvalidProblemError(f"threads is {threads}; give a whole number of at least 1")
         self._asked_threads = threads
@@ -216,15 +214,10 @@ class SerialExecutor:
         self.dual_bytes = dual_bytes
         self.in_process = dual_bytes is None
         self._kept_bytes = kept_bytes
-        #: Number of blocks of the bound problem, and whether they keep A.
-        self.blocks, self.keeps_duals = 0, False
-        self._set = BlockSet()
+        #: Whether the blocks of the bound problem keep A.
+        self.keeps_duals = False
         self._source: RowSource | None = None
         self._read_before = 0
-        self._lock = threading.Lock()
-        #: Seconds of every thread that has ever worked, and the rows of each in the present request.
-        self._busy: dict[str, float] = {}
-        self._rows: dict[str, int] = {}
         self._memory, self._looked = 0, -math.inf
 
     def bind(
@@ -237,7 +230,6 @@ class SerialExecutor:
         weights: Float64Array | None = None,
     ) -> None:
         """Cut the examples into blocks, with A = 0 if `keep_duals`."""
-        self._busy, self._rows = {}, {}
         stored = isinstance(X, np.memmap) or any(getattr(X, name, None) for name in ("chunks", "cuts"))
         if stored and not (hasattr(X, "bytes_read") or getattr(X, "in_memory", False)):
             X = CountedRows(X)
@@ -248,35 +240,7 @@ class SerialExecutor:
         made = [RowBlock(spec, i, start, stop) for i, (start, stop) in enumerate(pairwise(bounds))]
         threads = threads_here() if self._asked_threads is None else self._asked_threads
         each = max(1, threads // min(self.workers, len(made)))
-        self._set, self.blocks = BlockSet(made, len(made), threads=each, pool=self._pool), len(made)
-
-    def run(self, operation: Operation[A]) -> A:
-        """Run an operation on every block and return the sum."""
-        self._rows = {}
-        return self._set.run(operation, self._worked).total()
-
-    def _worked(self, rows: int, began: float) -> None:
-        """Count rows that the calling thread has processed since `began`, a `time.perf_counter` value."""
-        name, seconds = threading.current_thread().name, time.perf_counter() - began
-        with self._lock:
-            self._busy[name] = self._busy.get(name, 0.0) + seconds
-            self._rows[name] = self._rows.get(name, 0) + rows
-
-    def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
-        """Yield A in row order, run by run, after applying `pending_step` once."""
-        return self._set.duals(pending_step)
-
-    def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
-    ) -> list[T]:
-        """Call `visit` on each thread with the rows of consecutive blocks."""
-        if self._pool is None:
-            return list(visit(self.duals(pending_step)))
-        return self._set.map_duals(visit, pending_step, self._pool, self.workers)
-
-    def load_duals(self, duals: Iterable[DualRows]) -> None:
-        """Replace A; the parts are in row order and cover every row."""
-        self._set.load_duals(duals)
+        super().__init__(made, len(made), workers=self.workers, threads=each, pool=self._pool)
 
     def traffic(self) -> Traffic:
         """Return bytes read, the memory of this process and the work of its threads; nothing is sent."""
@@ -293,7 +257,7 @@ class SerialExecutor:
 
     def close(self) -> None:
         """Stop the threads, if any, and release the examples."""
-        self._set, self.blocks, self._source, self._read_before = BlockSet(), 0, None, 0
+        self._held, self.blocks, self._source, self._read_before = [], 0, None, 0
         if self._pool is not None:
             self._pool.shutdown()
 

@@ -183,7 +183,7 @@ def run_request(run: str, epoch: int, message: SentOperation) -> Sums:
     """Run a request on the blocks of this worker and return their sums."""
     with using(run, epoch) as held, _block_set(held) as blocks:
         began = time.perf_counter()
-        merger = blocks.run(held.weights.received(message))
+        merger = blocks.merged(held.weights.received(message))
         seconds = time.perf_counter() - began
         read = int(getattr(held.rows, "bytes_read", 0))
         # A worker inside the coordinator's process has no memory of its own.
@@ -219,13 +219,8 @@ def map_duals(
     run: str, epoch: int, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None
 ) -> list[T]:
     """Pass this worker's dual rows to `visit`, a share on each thread, and return the answers."""
-    with using(run, epoch) as held:
-        threads = int(this_worker().state.nthreads)
-        with (
-            _block_set(held) as blocks,
-            ThreadPoolExecutor(threads, thread_name_prefix="topline-duals") as pool,
-        ):
-            return blocks.map_duals(visit, pending_step, pool, threads)
+    with using(run, epoch) as held, _block_set(held) as blocks:
+        return blocks.map_duals(visit, pending_step)
 
 
 def load_own_duals(run: str, epoch: int, stored: StoredDuals) -> None:
@@ -260,7 +255,7 @@ def _block_set(held: Held) -> Iterator[BlockSet]:
         yield BlockSet(blocks, total, threads=threads)
         return
     with ThreadPoolExecutor(at_once, thread_name_prefix="topline-block") as pool:
-        yield BlockSet(blocks, total, threads=threads // at_once, pool=pool)
+        yield BlockSet(blocks, total, workers=at_once, threads=threads // at_once, pool=pool)
 
 
 def _cached(placement: Placement, before: Held | None) -> RowSource:

@@ -17,6 +17,7 @@ are swept before those of the next, which takes several times the passes.
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
@@ -551,71 +552,78 @@ DualRows: TypeAlias = tuple[int, int, FloatArray]
 
 
 class BlockSet:
-    """Some of the `total` blocks of a run, in order, `at_once` of them in parallel on `threads` each.
+    """Some of the `blocks` of a run, in order, `workers` of them in parallel on `threads` each.
 
-    `pool` has a thread for each of them; None runs them one by one.
+    `pool` has a thread for each of the workers; None runs the blocks one by one.
     """
 
     def __init__(
         self,
-        blocks: Sequence[RowBlock] = (),
-        total: int = 0,
+        held: Sequence[RowBlock] = (),
+        blocks: int = 0,
         *,
+        workers: int = 1,
         threads: int = 1,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
-        self.blocks = list(blocks)
-        self._total, self._pool = total, pool
-        self.threads = threads
+        self._held, self.blocks, self.workers = list(held), blocks, workers
+        self.threads, self._pool = threads, pool
+        #: Seconds of every thread that has worked, and the rows of each in the present request.
+        self._busy: dict[str, float] = {}
+        self._rows: dict[str, int] = {}
+        self._lock = threading.Lock()
 
-    def run(
-        self, operation: Operation[A], worked: Callable[[int, float], None] = lambda _rows, _began: None
-    ) -> TreeMerger[A]:
+    def run(self, operation: Operation[A]) -> A:
+        """Run an operation on every block and return the sum."""
+        return self.merged(operation).total()
+
+    def merged(self, operation: Operation[A]) -> TreeMerger[A]:
         """Return the answers of the blocks, merged as far as they are contiguous in the tree.
 
-        `worked` receives finished rows with their start in `time.perf_counter`.  BLAS keeps to one thread, so
-        that sums do not depend on the machine and workers do not compete.
+        BLAS keeps to one thread, so that sums do not depend on the machine and workers do not compete.
         """
+        self._rows = {}
 
-        def run_one(block: RowBlock) -> A:
-            began = time.perf_counter()
+        def answered(block: RowBlock) -> A:
+            name, began = threading.current_thread().name, time.perf_counter()
             answer = block.run(operation, self.threads)
-            worked(block.stop - block.start, began)
+            seconds, rows = time.perf_counter() - began, block.stop - block.start
+            with self._lock:
+                self._busy[name] = self._busy.get(name, 0.0) + seconds
+                self._rows[name] = self._rows.get(name, 0) + rows
             return answer
 
-        merger: TreeMerger[A] = TreeMerger(self._total)
+        merger: TreeMerger[A] = TreeMerger(self.blocks)
         with one_blas_thread():
             if self._pool is None:
-                answers: Iterator[A] = map(run_one, self.blocks)
+                answers: Iterator[A] = map(answered, self._held)
             else:
-                answers = _results_of([self._pool.submit(run_one, block) for block in self.blocks])
-            for block, answer in zip(self.blocks, answers, strict=True):
+                answers = _results_of([self._pool.submit(answered, block) for block in self._held])
+            for block, answer in zip(self._held, answers, strict=True):
                 merger.add(Node(0, block.index), answer)
         return merger
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
         """Yield A in row order, run by run, after applying `pending_step` once."""
-        return _dual_rows(self.blocks, pending_step)
+        return _dual_rows(self._held, pending_step)
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """Replace A by parts that are in row order and cover every row."""
-        spans = [(block.start, block.stop) for block in self.blocks]
+        spans = [(block.start, block.stop) for block in self._held]
         for place, start, rows in parts_of(duals, spans):
-            self.blocks[place].load_duals(start, rows)
+            self._held[place].load_duals(start, rows)
 
     def map_duals(
-        self,
-        visit: Callable[[Iterator[DualRows]], Sequence[T]],
-        pending_step: PendingStep | None,
-        pool: ThreadPoolExecutor,
-        threads: int,
+        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
-        """Give the dual rows to `visit`, a run of blocks per thread, and join the answers."""
-        threads = max(1, min(threads, len(self.blocks)))
-        cuts = [len(self.blocks) * i // threads for i in range(threads + 1)]
-        parts = [self.blocks[a:b] for a, b in pairwise(cuts)]
-        futures = [pool.submit(visit, _dual_rows(part, pending_step)) for part in parts]
-        return [item for answer in _results_of(futures) for item in answer]
+        """Give the dual rows to `visit`, a run of blocks per worker, and join the answers."""
+        if self._pool is None:
+            return list(visit(self.duals(pending_step)))
+        parts = max(1, min(self.workers, len(self._held)))
+        cuts = [len(self._held) * i // parts for i in range(parts + 1)]
+        visited = [_dual_rows(self._held[low:high], pending_step) for low, high in pairwise(cuts)]
+        answers = _results_of([self._pool.submit(visit, part) for part in visited])
+        return [item for answer in answers for item in answer]
 
 
 def parts_of(

@@ -27,6 +27,7 @@ from topline.solvers.core.state import (
     Status,
     StoppingCriteria,
     ThinnedHistory,
+    Traffic,
 )
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
@@ -83,7 +84,10 @@ def iterate(
     known = start if isinstance(start, Measurement) else None
     state = start.before if isinstance(start, Measurement) else start or SolverState.start(problem)
     state = state.with_point(exact=state.point.exact or method.needs_float64(problem))
-    loop = _Loop(problem, executor, method, criteria, callbacks, clock, state, known)
+    loop = _Loop(
+        problem, executor, method, criteria, callbacks, clock, state, known,
+        target=criteria, earlier=state.seconds, began=clock(), traffic=executor.traffic(),
+    )  # fmt: skip
     while True:
         try:
             run = loop.take_round()
@@ -119,6 +123,10 @@ class _Loop:
     clock: Callable[[], float]
     state: SolverState
     known: Measurement | None
+    target: StoppingCriteria
+    earlier: float
+    began: float
+    traffic: Traffic
     refuted: bool = False
     start_primal: float = math.inf
     history: ThinnedHistory[IterationRecord] = field(default_factory=ThinnedHistory)
@@ -126,10 +134,6 @@ class _Loop:
     products: float = 0.0
     per_row: float = 0.0
     waiting: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.target, self.earlier = self.criteria, self.state.seconds
-        self.began, self.traffic = self.clock(), self.executor.traffic()
 
     def take_round(self) -> Run | None:
         """Take one round; return the run if it was the last."""

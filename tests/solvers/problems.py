@@ -105,10 +105,10 @@ class Forgetful(SerialExecutor):
         if self.requests != self.at:
             return super().run(request)
         if self.says:
-            self._set.blocks[0].run(request, 1)
-            for block in self._set.blocks:
+            self._held[0].run(request, 1)
+            for block in self._held:
                 block.finish_step(getattr(request, "pending_step", None))
-        self._set.blocks[-1] = self._fresh._set.blocks[-1]
+        self._held[-1] = self._fresh._held[-1]
         if self.says:
             raise DualsReplacedError("the last block begins at 0 again")
         return super().run(request)

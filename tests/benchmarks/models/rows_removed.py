@@ -53,7 +53,7 @@ class CountedRows(SerialExecutor):
     def run(self, request: Any) -> Any:
         """Run a request, and count its rows."""
         if _certifies(request):
-            self.passes = Counter({name: rows / self._set.blocks[0].stop for name, rows in self.rows.items()})
+            self.passes = Counter({name: rows / self._held[0].stop for name, rows in self.rows.items()})
         stats = super().run(request)
         match request:
             case Evaluate() | FindVertices() | FindSelectedVertices():

@@ -59,15 +59,6 @@ class TimedExecutor(SerialExecutor):
 
     ascent = evaluate = 0.0
 
-    @property
-    def threads(self) -> int:
-        """How many threads the next orders run on."""
-        return self._set.threads
-
-    @threads.setter
-    def threads(self, number: int) -> None:
-        self._set.threads = number
-
     def run(self, order: Any) -> Any:
         """Run an order and note its seconds a pass."""
         began = time.perf_counter()

@@ -408,7 +408,7 @@ class Disturbed(SerialExecutor):
         if Disturbed.requests == Disturbed.fails_at:
             if self.stops:
                 raise KeyboardInterrupt
-            self._set = self._fresh._set
+            self._held = self._fresh._held
             raise DualsReplacedError("block 0 begins at 0 again")
         return super().run(request)
 

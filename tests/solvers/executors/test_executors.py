@@ -201,8 +201,8 @@ def test_settled_blocks_have_the_step_however_far_they_had_come() -> None:
         for executor in (contract.bound(plain), contract.bound(settled)):
             executor.run(FindVertices(0, contract.weights(0)))
         request = FindVertices(1, contract.weights(1), pending_step)
-        settled._set.blocks[2].run(request, 1)
-        for block in settled._set.blocks:
+        settled._held[2].run(request, 1)
+        for block in settled._held:
             block.finish_step(pending_step)
             block.finish_step(pending_step)
         expected = contract.all_duals(plain, pending_step)
