@@ -90,15 +90,9 @@ def _four_times_one(X: FloatArray, i: int, columns: FloatArray, j: int, out: Flo
     out[i, j], out[i + 1, j], out[i + 2, j], out[i + 3, j] = a, b, c, d
 
 
-def add_rows_times(U: FloatArray, X: FloatArray, product: Float64Array) -> None:
-    """Add U^T X of the rows of U (b, m) and X (b, d) to `product` (m, d)."""
-    total = np.zeros(product.shape, X.dtype)
-    _add_rows(np.ascontiguousarray(U), X, total)
-    product += total
-
-
 @jit(fastmath={"contract"})
 def _add_rows(U: FloatArray, X: FloatArray, total: FloatArray) -> None:
+    """Add U^T X of the rows of U (b, m) and X (b, d) to `total` (m, d)."""
     b, m = U.shape
     grouped = m - m % _COLUMNS
     alone = b - b % _ROWS
@@ -299,9 +293,10 @@ class Crew:
         if not isinstance(X, np.ndarray):
             product += (X.T @ U).T
             return
-
         if is_narrow(X, U.shape[1]):
-            add_rows_times(U, X, product)
+            total = np.zeros(product.shape, X.dtype)
+            _add_rows(np.ascontiguousarray(U), X, total)
+            product += total
             return
 
         def add(piece: slice) -> None:

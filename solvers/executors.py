@@ -122,30 +122,12 @@ class AnsweredBlocks:
     """
 
     def __init__(self, blocks: OperationRunner, answer: Callable[[Operation[Any], Runner], Any]) -> None:
-        self._blocks, self._answer = blocks, answer
-
-    @property
-    def workers(self) -> int:
-        """How many blocks run at the same time."""
-        return self._blocks.workers
-
-    @property
-    def sends(self) -> bool:
-        """Whether requests go to other processes."""
-        return self._blocks.sends
-
-    @property
-    def keeps_duals(self) -> bool:
-        """Whether the blocks keep A."""
-        return self._blocks.keeps_duals
-
-    def traffic(self) -> Traffic:
-        """Return data moved and work done since the blocks were bound."""
-        return self._blocks.traffic()
+        self.workers, self.sends, self.keeps_duals = blocks.workers, blocks.sends, blocks.keeps_duals
+        self.traffic, self._run, self._answer = blocks.traffic, blocks.run, answer
 
     def run(self, operation: Operation[A]) -> A:
         """Return the answer from the answers of the blocks."""
-        answer: A = self._answer(operation, self._blocks.run)
+        answer: A = self._answer(operation, self._run)
         return answer
 
 

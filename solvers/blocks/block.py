@@ -13,7 +13,7 @@ from topline.solvers.core.answers import TileReader
 from topline.solvers.core.dual_points import PendingStep, step_number
 from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store, row_runs
 from topline.solvers.core.problem import Problem, SelectedRows
-from topline.solvers.core.rows import Rows, RowSource, compute_dtype, slab_bounds, stored_slabs
+from topline.solvers.core.rows import Rows, RowSource, compute_dtype, read_slabs, slab_bounds
 from topline.solvers.errors import StateLostError, UnsupportedCombinationError
 from topline.solvers.jit_cache import jit
 from topline.solvers.losses.rows import conjugate_sum, nearest_rows
@@ -472,7 +472,7 @@ class Block:
         slabs = [
             (start, stop) for start, stop in slab_bounds(self.X, most) if len(selected.between(start, stop))
         ]
-        for start, stop, slab in stored_slabs(self.X, slabs):
+        for start, stop, slab in read_slabs(self.X, slabs):
             here = selected.between(start, stop)
             for first in range(0, len(here), most):
                 places = slice(first, first + most)

@@ -32,7 +32,7 @@ from topline.solvers.blocks.block import Block
 from topline.solvers.core.answers import Clock, Tile
 from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import Rows, as_rows, is_sparse
+from topline.solvers.core.rows import Rows, stacked
 from topline.solvers.jit_cache import JitFunction, jit
 from topline.solvers.losses.rows import nearest_rows
 from topline.solvers.projections.columns import room
@@ -81,7 +81,7 @@ class Change:
         """Return the rows of both."""
         return Change(
             np.concatenate([self.numbers, other.numbers]),
-            _stacked(self.X, other.X),
+            stacked([self.X, other.X]),
             np.concatenate([self.values, other.values]),
         )
 
@@ -104,13 +104,7 @@ class PickedRows:
             for name in ("y", "weights", "A", "scores")
         )
         numbers = np.concatenate([self.numbers, other.numbers])
-        return PickedRows(numbers, _stacked(self.X, other.X), *joined)
-
-
-def _stacked(above: Rows, below: Rows) -> Rows:
-    if is_sparse(above):
-        return sparse.csr_matrix(sparse.vstack([above, below], format="csr"))
-    return np.concatenate([above, below])
+        return PickedRows(numbers, stacked([self.X, other.X]), *joined)
 
 
 #: Rows and columns of a tile, whose values stay in a core's second-level cache between steps.
@@ -136,41 +130,6 @@ def values_of(kernel: PairValues, X: Rows, Y: Rows, columns: Int64Array, dtype: 
     return np.asarray(kernel.matrix(X, X if Y is X else Y), dtype=dtype)
 
 
-def add_products(
-    kernel: PairValues,
-    X: Rows,
-    change: Change,
-    scale: float,
-    scores: FloatArray,
-    columns: KnownColumns | None = None,
-    start: int = 0,
-) -> None:
-    """Add `scale` K(X, rows of a change) times the change to scores (rows of X, m), in their precision.
-
-    `columns` are the block's float32 columns, for rows from its row `start` on; missing ones are computed and
-    stored there.
-    """
-    dtype = scores.dtype
-    changes = np.ascontiguousarray(scale * change.values, dtype=dtype)
-    known, others = np.empty(0, dtype=np.int64), np.arange(len(changes))
-    if columns is not None:
-        known, others = np.flatnonzero(columns.known), np.flatnonzero(~columns.known)
-    for low, high in _cuts(X.shape[0], _ROWS):
-        if columns is not None:
-            for left, right in _cuts(len(known), _COLUMNS):
-                here = known[left:right]
-                scores[low:high] += columns.read(here, start + low, start + high).T @ changes[here]
-        if not len(others):
-            continue
-        rows = as_rows(X[low:high], dtype)
-        for left, right in _cuts(len(others), _COLUMNS):
-            here = others[left:right]
-            values = values_of(kernel, rows, change.X[here], change.numbers[here], dtype)
-            scores[low:high] += values @ changes[here]
-            if columns is not None:
-                columns.write(here, start + low, values)
-
-
 def _cuts(n: int, step: int) -> Iterator[tuple[int, int]]:
     for start in range(0, n, step):
         yield start, min(n, start + step)
@@ -194,12 +153,12 @@ class KeptColumns:
         self._values: FloatArray | None = None
         self._used = 0
 
-    def places(self, numbers: Int64Array) -> KnownColumns:
-        """Return where the columns of rows are, allotting places to new ones.
+    def places(self, numbers: Int64Array, *, keeps: bool = True) -> KnownColumns:
+        """Return where the columns of rows are, allotting places to new ones; nowhere unless it `keeps` any.
 
         New columns become known when `keep` says that they were written.
         """
-        if self._room == 0:
+        if self._room == 0 or not keeps:
             return KnownColumns(self, np.full(len(numbers), -1), np.zeros(len(numbers), dtype=bool))
         if self._slots is None:
             self._slots = np.full(self._n, -1)
@@ -395,17 +354,26 @@ class KernelScores:
         """Add K(own rows, rows of the change) times the change to scores; `moves` also adds it to A."""
         # No columns are kept in float64, nor if the rows hold K themselves.
         keeps = self.dtype == np.float32 and not holds_values(kernel)
-        places = self._columns.places(change.numbers) if keeps else None
+        columns = self._columns.places(change.numbers, keeps=keeps)
+        changes = np.ascontiguousarray(block.problem.scale * change.values, dtype=self.dtype)
+        known, others = np.flatnonzero(columns.known), np.flatnonzero(~columns.known)
         for tile in block.tiles.read(self.dtype):
-            add_products(
-                kernel, tile.X, change, block.problem.scale, scores[tile.rows], places, tile.rows.start
-            )
+            for low, high in _cuts(len(tile.y), _ROWS):
+                first, X = tile.rows.start + low, tile.X[low:high]
+                here = scores[first : tile.rows.start + high]
+                for left, right in _cuts(len(known), _COLUMNS):
+                    some = known[left:right]
+                    here += columns.read(some, first, first + len(here)).T @ changes[some]
+                for left, right in _cuts(len(others), _COLUMNS):
+                    some = others[left:right]
+                    values = values_of(kernel, X, change.X[some], change.numbers[some], self.dtype)
+                    here += values @ changes[some]
+                    columns.write(some, first, values)
             clock.product()
             if moves:
                 _move(block, tile, change)
                 clock.row_work()
-        if places is not None:
-            self._columns.keep(change.numbers, places)
+        self._columns.keep(change.numbers, columns)
 
 
 def own_places(block: Block, numbers: Int64Array, tile: Tile) -> tuple[Int64Array, slice]:

@@ -246,17 +246,12 @@ def hessian(
         add_weighted_grams(total, X, entries)
         visited += len(curved.rows)
         clock.product()
-    return _laid_out(total, m), visited
-
-
-def _laid_out(pairs: Float64Array, m: int) -> Float64Array:
-    """Return the (m d, m d) matrix of the sums (pairs, d, d) over k <= j, column-major for LAPACK."""
-    d = pairs.shape[1]
-    total = np.empty((m * d, m * d), order="F")
-    columns = total.T.reshape(m, d, m, d)
-    for pair, j, k in zip(pairs, *np.tril_indices(m), strict=True):
+    # Column-major for LAPACK.
+    matrix = np.empty((m * d, m * d), order="F")
+    columns = matrix.T.reshape(m, d, m, d)
+    for pair, j, k in zip(total, second, first, strict=True):
         columns[k, :, j, :] = columns[j, :, k, :] = pair.T
-    return total
+    return matrix, visited
 
 
 #: Default limit of the bytes kept by a block.

@@ -171,8 +171,6 @@ def alpha_dot_u(A: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any
 _FEW_NONZEROS = 12
 #: Rows of a tile sampled before all are counted.
 _LOOKED_AT = 16
-#: Rows of a tile sampled for open classes.
-_OPENNESS_ROWS = 32
 #: A dense product of up to this many terms takes a fraction of a millisecond in float64, and no compilation.
 _SMALL_PRODUCT = 1 << 21
 
@@ -295,16 +293,6 @@ def accumulate_rows(
     crew.add_product(U, X, product)
 
 
-def openness(form: LossForm, U: FloatArray, weights: Float64Array) -> tuple[Float64Array, float]:
-    """Return an estimate of o_j = sum_i w_i o_ij for every class j of a tile (b, m), from some rows.
-
-    The second value estimates the sum of w_i (sum_j o_ij)^2 over the rows.
-    """
-    some = slice(None, None, max(len(U) // _OPENNESS_ROWS, 1))
-    sizes = open_sizes(form, U[some])
-    return openness_of(sizes, weights[some] * (len(U) / len(sizes)))
-
-
 def open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
     """Return the o_ij of the rows of U (b, m): |u_ij| - u_ij^2 unless the family has its own."""
     if form.family.open_sizes is not None:
@@ -312,11 +300,6 @@ def open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
     sizes = np.abs(U)
     sizes -= sizes * sizes
     return np.maximum(sizes, 0.0, out=sizes)
-
-
-def openness_of(sizes: FloatArray, weights: Float64Array) -> tuple[Float64Array, float]:
-    """Return the weighted sums over rows of sizes (b, m) and of the squared sum of each row."""
-    return np.asarray(weights @ sizes), float(weights @ sizes.sum(axis=1, dtype=np.float64) ** 2)
 
 
 #: Either kind, in buffers that tiles share.
@@ -371,11 +354,7 @@ def least_stretch(
 
 @jit
 def _stretched_apart(
-    scores: FloatArray,
-    y: IntArray,
-    weights: Float64Array,
-    slack: tuple[Float64Array, Float64Array],
-    c: float,
+    scores: FloatArray, y: IntArray, weights: Float64Array, slack: tuple[Float64Array, Float64Array], c: float
 ) -> float:
     """Raise c until every class is ahead of 0 by 1 on its own rows, and behind by 1 on all others."""
     off, sizes = slack

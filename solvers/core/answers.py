@@ -22,6 +22,7 @@ import operator
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partialmethod
 from itertools import accumulate, groupby
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -33,15 +34,14 @@ from topline.solvers.core.rows import (
     RowSource,
     as_rows,
     compute_dtype,
-    count_tiles,
     cut_rows,
     gives_sparse,
     is_sparse,
+    read_slabs,
     refuse_nonfinite,
     rows_are,
     slab_bounds,
     stacked,
-    stored_slabs,
     tile_rows,
 )
 from topline.solvers.crew import ALONE, Crew, is_narrow, multiply_rows
@@ -65,17 +65,13 @@ class Clock:
         """Discard the time since the last stretch ended."""
         self._last = time.perf_counter()
 
-    def product(self) -> None:
-        """End a stretch of products with X, or of reading it."""
+    def _end(self, work: str) -> None:
         last, self._last = self._last, time.perf_counter()
-        self.products += self._last - last
+        setattr(self, work, getattr(self, work) + (self._last - last))
         Clock.laps += 1
 
-    def row_work(self) -> None:
-        """End a stretch of work per row."""
-        last, self._last = self._last, time.perf_counter()
-        self.per_row += self._last - last
-        Clock.laps += 1
+    #: End a stretch of products with X, or of reading it; and one of work per row.
+    product, row_work = partialmethod(_end, "products"), partialmethod(_end, "per_row")
 
     def seconds(self) -> dict[str, Any]:
         """Return both times under their names in an `Answer`."""
@@ -226,7 +222,7 @@ def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int
             yield start, stop, as_rows(X[start:stop], dtype)
         return
     begun: list[Rows] = []
-    for low, high, slab in stored_slabs(X, slab_bounds(X, rows)):
+    for low, high, slab in read_slabs(X, slab_bounds(X, rows)):
         for start, stop in cut_rows(high - low, first_row + low, rows):
             # The last rows of a slab are copied if their tile continues, to release the slab.
             part = as_rows(slab[start:stop], dtype)
@@ -259,7 +255,7 @@ class TileReader:
         self._unchecked = {number for number, _, _ in self.bounds()}
 
     def __len__(self) -> int:
-        return count_tiles(len(self.y), self._first_row, self.rows)
+        return len([*self.bounds()])
 
     def read(self, dtype: np.dtype[Any], low: int = 0, high: int | None = None) -> Iterator[Tile]:
         """Yield the tiles with features in the given precision, only those that overlap rows low..high-1.

@@ -39,6 +39,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.solvers.core.rows import squared_norms
+
 #: Relative rounding of an objective value, a sum in float64.
 ROUNDING = 1e-13
 #: Rows scored together.
@@ -125,7 +127,7 @@ def _decided(
     rows: Any, y: NDArray[np.int64], W: NDArray[np.float64], k: int, radius: float
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return whether y is among the first k of each row, and whether no move within the radius changes it."""
-    norms = _norms(rows)
+    norms = np.sqrt(squared_norms(rows))
     if not isinstance(rows, np.ndarray) or rows.dtype != np.float32:
         wide = rows if not isinstance(rows, np.ndarray) else rows.astype(np.float64)
         hit, distance = decisions(np.asarray(wide @ W, dtype=np.float64), y, k)
@@ -180,9 +182,3 @@ def _shortest(terms: NDArray[np.float64]) -> NDArray[np.float64]:
     rows = np.arange(len(terms))
     least = squares[rows, last] - sums[rows, last] ** 2 / (1.0 + count[last])
     return np.asarray(np.sqrt(np.maximum(least, 0.0)))
-
-
-def _norms(rows: Any) -> NDArray[np.float64]:
-    if isinstance(rows, np.ndarray):
-        return np.asarray(np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64)))
-    return np.asarray(np.sqrt(rows.multiply(rows).sum(axis=1, dtype=np.float64))).ravel()

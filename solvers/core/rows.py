@@ -265,11 +265,6 @@ def squared_norms(values: Rows) -> Float64Array:
     return np.asarray(np.einsum("ij,ij->i", values, values, dtype=np.float64))
 
 
-def count_tiles(n_rows: int, first_row: int, rows: int) -> int:
-    """Return the number of tiles of a block, cut as by `cut_rows`."""
-    return (first_row + n_rows - 1) // rows - first_row // rows + 1
-
-
 def nonfinite_rows(values: Rows) -> np.ndarray[Any, Any]:
     """Return the positions of rows that hold NaN or infinity."""
     if is_sparse(values):
@@ -322,20 +317,16 @@ def _piece_ends(X: RowSource) -> Sequence[int] | None:
 
 
 def read_slabs(
-    X: RowSource, bounds: Iterable[tuple[int, int]], dtype: np.dtype[Any]
+    X: RowSource, bounds: Iterable[tuple[int, int]], dtype: np.dtype[Any] | None = None
 ) -> Iterator[tuple[int, int, Rows]]:
-    """Yield (start, stop, rows start:stop of X as floats of `dtype`) for each of `bounds`, in their order."""
-    return _in_order(X, bounds, lambda values: as_rows(values, dtype))
+    """Yield (start, stop, rows start:stop of X) for each of `bounds`, in their order.
 
+    The rows are floats of `dtype`, or as they are stored.
+    """
 
-def stored_slabs(X: RowSource, bounds: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, Any]]:
-    """Yield (start, stop, rows start:stop of X as they are stored) for each of `bounds`, in their order."""
-    return _in_order(X, bounds, lambda values: values)
+    def convert(values: Any) -> Rows:
+        return values if dtype is None else as_rows(values, dtype)
 
-
-def _in_order(
-    X: RowSource, bounds: Iterable[tuple[int, int]], convert: Callable[[Any], Rows]
-) -> Iterator[tuple[int, int, Rows]]:
     spans = list(bounds)
     if all(rows_are("at_hand", X, start, stop) for start, stop in spans):
         for start, stop in spans:

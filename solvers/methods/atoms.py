@@ -78,15 +78,16 @@ def _to_top_of_face(
     weights = weights.copy()
     refined = 0
     while len(face) > 1 and refined < _REFINEMENTS:
-        step = _step_on_face(gram[np.ix_(face, face)], (linear - gram @ weights)[face], weights[face])
-        falling = step.direction < 0
+        gradient = (linear - gram @ weights)[face]
+        direction, newton = _step_on_face(gram[np.ix_(face, face)], gradient, weights[face])
+        falling = direction < 0
         room = np.full(len(face), np.inf)
-        np.divide(weights[face], -step.direction, out=room, where=falling)
+        np.divide(weights[face], -direction, out=room, where=falling)
         blocking = int(np.argmin(room))
-        length = min(float(room[blocking]), 1.0 if step.newton else np.inf)
+        length = min(float(room[blocking]), 1.0 if newton else np.inf)
         if not np.isfinite(length):
             break
-        weights[face] = np.maximum(weights[face] + length * step.direction, 0.0)
+        weights[face] = np.maximum(weights[face] + length * direction, 0.0)
         if length == room[blocking]:
             weights[face[blocking]] = 0.0
             face = np.delete(face, blocking)
@@ -96,16 +97,13 @@ def _to_top_of_face(
     return np.asarray(weights / weights.sum())
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """A direction on a face, of sum 0: to its maximum (newton), or one without curvature."""
+def _step_on_face(
+    gram: Float64Array, gradient: Float64Array, weights: Float64Array
+) -> tuple[Float64Array, bool]:
+    """Return an ascent direction on a face with at least two atoms, and whether its maximum lies there.
 
-    direction: Float64Array
-    newton: bool
-
-
-def _step_on_face(gram: Float64Array, gradient: Float64Array, weights: Float64Array) -> _Step:
-    """Return the ascent direction on a face with at least two atoms, relative to the heaviest one."""
+    The direction has the sum 0; one that leads to no maximum has no curvature.
+    """
     origin = int(np.argmax(weights))
     others = np.delete(np.arange(len(weights)), origin)
     to_origin = gram[others, origin]
@@ -131,7 +129,7 @@ def _step_on_face(gram: Float64Array, gradient: Float64Array, weights: Float64Ar
     direction = np.empty(len(weights))
     direction[others] = change
     direction[origin] = -change.sum()
-    return _Step(direction, newton)
+    return direction, newton
 
 
 def _solve(lower: Float64Array, right: Float64Array) -> Float64Array:

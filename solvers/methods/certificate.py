@@ -15,12 +15,7 @@ from topline.solvers.core.dual_points import FoundAt, best_share
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import HasObjective, Objective, Point, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.operations import (
-    Certify,
-    Evaluate,
-    OperationRunner,
-    Rebuild,
-)
+from topline.solvers.operations import Certify, Evaluate, OperationRunner, Rebuild
 from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of its terms is an error, not rounding.
@@ -110,12 +105,7 @@ def rebuild(
 
 
 def final_values(
-    problem: Problem,
-    executor: OperationRunner,
-    state: SolverState,
-    tol: float = 0.0,
-    *,
-    duals_kept: bool,
+    problem: Problem, executor: OperationRunner, state: SolverState, tol: float = 0.0, *, duals_kept: bool
 ) -> FinalValues:
     """Measure the last state and the best of its rounds, in float64 unless float32 shows a gap of `tol`.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.second_order import add_weighted_grams
-from topline.solvers.blocks.vertices import DenseVertices, open_sizes, openness, openness_of, vertices_of
+from topline.solvers.blocks.vertices import DenseVertices, open_sizes, vertices_of
 from topline.solvers.core.answers import FLOAT64, Clock, Scratch, Tile, TileSums, VectorSums
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import AverageTopK, Problem, SelectedRows
@@ -120,6 +120,10 @@ class FindVertices(TileOperation[VertexSums]):
         )
 
 
+#: Rows of a tile sampled for open classes.
+_OPENNESS_ROWS = 32
+
+
 class _OpenClasses:
     """The openness of the classes, and the moments of the rows that are open enough (`VertexSums`)."""
 
@@ -130,17 +134,16 @@ class _OpenClasses:
 
     def add(self, tile: Tile, U: FloatArray, clock: Clock) -> None:
         """Add a tile with vertices U."""
-        if self._least is None or self.moments is None:
-            here, square = openness(self._form, U, tile.weights)
-        else:
-            sizes = open_sizes(self._form, U)
-            here, square = openness_of(sizes, tile.weights)
+        every = 1 if self._least is not None else max(len(U) // _OPENNESS_ROWS, 1)
+        sizes = open_sizes(self._form, U[::every])
+        weights = tile.weights[::every] * (len(U) / len(sizes))
+        self.sizes += weights @ sizes
+        self.squares += float(weights @ sizes.sum(axis=1, dtype=np.float64) ** 2)
+        if self._least is not None and self.moments is not None:
             sizes[sizes <= self._least] = 0.0
             clock.row_work()
-            add_weighted_grams(self.moments, tile.X, sizes * tile.weights[:, None])
+            add_weighted_grams(self.moments, tile.X, sizes * weights[:, None])
             clock.product()
-        self.sizes += here
-        self.squares += square
 
 
 def _of_vertices(sums: Float64Array) -> dict[str, Any]:

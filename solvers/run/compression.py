@@ -84,7 +84,7 @@ def compress(
     (3, True)
     """
     _refuse(expansion, X, problem, most_loss)
-    rows = _Span.of(expansion)
+    rows = _Span(expansion)
     counted = np.ones(problem.n) if weights is None else np.asarray(weights, dtype=np.float64)
     scores = expansion.scores(X)
     square = float(np.vdot(expansion.coefficients, expansion.scores(expansion.rows)))
@@ -130,20 +130,15 @@ class _Span:
     `components` (r, m) are those of W along the basis; row i of `_factor` (s, r) those of row i's features.
     """
 
-    def __init__(self, expansion: KernelExpansion, scores: Float64Array, squares: Float64Array) -> None:
-        self._of, self._left, self._scores = expansion, squares.copy(), scores.copy()
-        self._floor = _DEPENDENT * float(squares.max())
-        self._factor = np.empty((len(squares), 64))
-        self.picked: list[int] = []
-        self.components = np.empty((0, scores.shape[1]))
-
-    @classmethod
-    def of(cls, expansion: KernelExpansion) -> _Span:
-        """Return the empty span of a model's rows."""
+    def __init__(self, expansion: KernelExpansion) -> None:
         rows, kernel = expansion.rows, expansion.kernel
         one_by_one = (rows[place : place + 1] for place in range(rows.shape[0]))
-        squares = np.array([kernel.matrix(row, row)[0, 0] for row in one_by_one])
-        return cls(expansion, expansion.scores(rows), squares)
+        self._left = np.array([kernel.matrix(row, row)[0, 0] for row in one_by_one])
+        self._of, self._scores = expansion, np.array(expansion.scores(rows))
+        self._floor = _DEPENDENT * float(self._left.max())
+        self._factor = np.empty((len(self._left), 64))
+        self.picked: list[int] = []
+        self.components = np.empty((0, self._scores.shape[1]))
 
     @property
     def exhausted(self) -> bool:

@@ -121,8 +121,12 @@ class Found:
 
     def share(self, cell: Cell, goal: Goal) -> float:
         """Return the accuracy of a cell on the folds that it has seen."""
-        hits = np.concatenate(cell.ranks) <= goal.k
-        return float(np.mean(goal.worth(self.labels[: len(hits)]) * hits))
+        return _share(cell, self.labels, goal)
+
+
+def _share(cell: Cell, labels: NDArray[Any], goal: Goal) -> float:
+    hits = np.concatenate(cell.ranks) <= goal.k
+    return float(np.mean(goal.worth(labels[: len(hits)]) * hits))
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,15 +225,12 @@ class _Searching:
         self._budget, least = FITS * self._one, LEAST / (part.X.shape[1] * search.m + PER_ROW)
         if least > self._budget:
             self._budget = least
-            self._compile(part)
+            # What the trials run is compiled first, which is no part of their cost.
+            for loss, smoothing in dict.fromkeys((one.loss, one.smoothing) for one in search.trials):
+                spec = ProblemSpec(loss, C=search.C, smoothing=smoothing)
+                compile_jit_functions(spec, part.X.shape[1], search.m, sparse=is_sparse(part.X))
             self._computed = time.process_time() + SECONDS
         return cell
-
-    def _compile(self, part: Part) -> None:
-        """Compile what the trials run, which is no part of their cost."""
-        for loss, smoothing in dict.fromkeys((one.loss, one.smoothing) for one in self._search.trials):
-            spec = ProblemSpec(loss, C=self._search.C, smoothing=smoothing)
-            compile_jit_functions(spec, part.X.shape[1], self._search.m, sparse=is_sparse(part.X))
 
     def _take(self, trial: Trial, Cs: Iterable[float]) -> None:
         """Follow C on the first fold until a larger one is worse."""
@@ -311,9 +312,7 @@ class _Searching:
         return float(ahead.mean() - errors * ahead.std() / math.sqrt(len(ahead)))
 
     def _mean(self, cell: Cell) -> float:
-        labels = np.concatenate(self._labels[: len(cell.ranks)])
-        hits = np.concatenate(cell.ranks) <= self._search.goal.k
-        return float(np.mean(self._search.goal.worth(labels) * hits))
+        return _share(cell, np.concatenate(self._labels[: len(cell.ranks)]), self._search.goal)
 
     def _best(self, cells: Sequence[Cell]) -> Cell:
         return max(cells, key=self._mean)

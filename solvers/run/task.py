@@ -46,15 +46,9 @@ from topline.solvers.core.state import (
 )
 from topline.solvers.crew import available_cores, one_blas_thread
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
-from topline.solvers.executors import (
-    AnsweredBlocks,
-    DualRows,
-    Executor,
-    SerialExecutor,
-    ThreadExecutor,
-)
+from topline.solvers.executors import AnsweredBlocks, DualRows, Executor, SerialExecutor, ThreadExecutor
 from topline.solvers.kernels import Kernel, KernelFeatures, as_kernel, is_positive, is_precomputed
-from topline.solvers.losses import LabelSets, Loss, LossForm
+from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.losses.rows import nearest_rows
 from topline.solvers.methods import (
     METHODS,
@@ -599,16 +593,12 @@ def compile_jit_functions(
         examples = LabelledRows(rows, y, None, m, label_sets)
         task = Task(tiny, examples, criteria, executor=executor, kernel=kernel)
         run_task(task)
-    if tiny.kernel is None:
-        _compile_what_few_rounds_meet(task.problem.form, y[:1], duals=task.duals_kept)
-
-
-def _compile_what_few_rounds_meet(form: LossForm, y: IntArray, *, duals: bool) -> None:
-    """Compile the functions that the tiny problem does not reach, on a row of label y (1,)."""
-    if can_vanish(form):
-        for dtype in (np.float32, np.float64):
-            slack = np.zeros(1), np.zeros(form.m)
-            least_stretch(form, np.zeros((1, form.m), dtype=dtype), y, np.ones(1), slack, 0.0)
-    if duals:
-        # The tiny problem ends in float64, where rows stay inside their domains without projection.
-        nearest_rows(form, np.zeros((1, form.m)), y)
+    if tiny.kernel is not None:
+        return
+    # What the tiny problem does not reach: it ends in float64, where rows stay inside their domains.
+    form, y = task.problem.form, y[:1]
+    for dtype in (np.float32, np.float64) if can_vanish(form) else ():
+        slack = np.zeros(1), np.zeros(m)
+        least_stretch(form, np.zeros((1, m), dtype=dtype), y, np.ones(1), slack, 0.0)
+    if task.duals_kept:
+        nearest_rows(form, np.zeros((1, m)), y)

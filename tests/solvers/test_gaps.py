@@ -14,7 +14,7 @@ from topline.solvers.average_top import AverageTopProblem, minimise_with_kernel
 from topline.solvers.core.answers import Scratch
 from topline.solvers.core.state import Objective
 from topline.solvers.counts import how_many
-from topline.solvers.crew import ALONE, add_rows_times, is_narrow, multiply_rows
+from topline.solvers.crew import ALONE, is_narrow, multiply_rows
 from topline.solvers.multitask.strategies import solve_single, solve_stacked
 
 
@@ -88,7 +88,7 @@ def test_products_are_those_of_numpy(rows, m, dtype):
     multiply_rows(X, np.ascontiguousarray(W.T), out)
     np.testing.assert_allclose(out, X.astype(np.float64) @ W.astype(np.float64), rtol=few, atol=few)
     product = np.full((m, 131), 2.0)
-    add_rows_times(U, X, product)
+    ALONE.add_product(U, X, product)
     expected = 2.0 + U.T.astype(np.float64) @ X.astype(np.float64)
     np.testing.assert_allclose(product, expected, rtol=few, atol=few)
 

@@ -19,11 +19,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from topline.solvers.blocks.ascent.rows import RowFeed
 from topline.solvers.blocks.ascent.sweeps import Scratch, SweptPart, carry, scores, scratch_for, store_row
-from topline.solvers.core.rows import Rows, is_sparse
+from topline.solvers.core.rows import Rows, is_sparse, stacked
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.projections.columns import ColumnProblem
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
@@ -65,7 +64,7 @@ def find_groups(feed: RowFeed, rows: Int64Array, y: IntArray, d: int) -> Groups 
     # If most rows are like others, likeness does not mean the same example twice.
     if not 0 < len(some) <= min(_MOST_SHARE * len(rows), _MOST_NUMBERS / numbers):
         return None
-    X = _gathered(feed, rows[some])
+    X = stacked([portion.X[portion.places] for portion in feed.in_order(rows[some])])
     left, right = np.searchsorted(some, pairs)
     places = np.arange(len(some))
     squares = _inner(X, places, places)
@@ -142,11 +141,6 @@ def _near(Z: FloatArray, y: IntArray, code: Int64Array, order: Int64Array) -> In
                 pairs[0, count], pairs[1, count] = min(order[t], order[u]), max(order[t], order[u])
                 count += 1
     return pairs[:, :count].copy()
-
-
-def _gathered(feed: RowFeed, rows: Int64Array) -> Rows:
-    parts = [portion.X[portion.places] for portion in feed.in_order(rows)]
-    return sp.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
 
 
 def _inner(X: Rows, left: Int64Array, right: Int64Array) -> Float64Array:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from topline.solvers.core.answers import TileReader, iterate_tiles
-from topline.solvers.core.rows import RowRange, cut_rows, read_slabs, stored_slabs, widened
+from topline.solvers.core.rows import RowRange, cut_rows, read_slabs, widened
 from topline.solvers.errors import NonFiniteError
 
 FLOAT32 = np.dtype(np.float32)
@@ -64,7 +64,7 @@ def test_slabs_come_in_the_order_asked_for_and_ready_to_compute_with(values, in_
 
 def test_the_next_slab_is_read_while_one_is_worked_on() -> None:
     source = Source(np.zeros((8, 2)))
-    slabs = stored_slabs(source, [(0, 4), (4, 8)])
+    slabs = read_slabs(source, [(0, 4), (4, 8)])
     next(slabs)
     for thread in threading.enumerate():
         if thread.name == "topline-read-ahead":
@@ -76,7 +76,7 @@ def test_the_next_slab_is_read_while_one_is_worked_on() -> None:
 def test_few_slabs_are_in_memory(monkeypatch) -> None:
     monkeypatch.setattr("topline.solvers.core.rows._SLAB_BYTES", 1)
     source = Source(np.zeros((100, 2)))
-    for _ in stored_slabs(source, cut_rows(100, 0, 5)):
+    for _ in read_slabs(source, cut_rows(100, 0, 5)):
         pass
     assert 1 < source.most_alive <= 3
     source = Source(np.zeros((100, 2)))
@@ -87,7 +87,7 @@ def test_few_slabs_are_in_memory(monkeypatch) -> None:
 
 
 def test_what_a_read_raises_is_raised_where_its_slab_is_due(values) -> None:
-    slabs = stored_slabs(Source(values, broken_at=9), SPANS)
+    slabs = read_slabs(Source(values, broken_at=9), SPANS)
     assert next(slabs)[:2] == (0, 4)
     with pytest.raises(OSError, match="the disk is gone"):
         next(slabs)
@@ -97,7 +97,7 @@ def test_what_a_read_raises_is_raised_where_its_slab_is_due(values) -> None:
 
 @pytest.mark.parametrize("end", ["close", "forget", "raise", "cycle"])
 def test_who_gives_up_leaves_no_thread(values, end) -> None:
-    slabs = stored_slabs(Source(values), SPANS)
+    slabs = read_slabs(Source(values), SPANS)
     next(slabs)
     if end == "close":
         slabs.close()
