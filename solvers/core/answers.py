@@ -148,11 +148,8 @@ class VectorSums(LossAnswer):
     u_sq: float = 0.0
 
 
-class Node(NamedTuple):
-    """A node of the tree over block indices: blocks place * 2^level up to (place + 1) * 2^level."""
-
-    level: int
-    place: int
+#: (level, place) of a node of the tree over block indices.
+Node: TypeAlias = tuple[int, int]
 
 
 class TreeMerger(Generic[A]):
@@ -162,25 +159,26 @@ class TreeMerger(Generic[A]):
     """
 
     def __init__(self, blocks: int) -> None:
-        self._blocks, self._root = blocks, Node(max(blocks - 1, 0).bit_length(), 0)
+        self._blocks, self._root = blocks, (max(blocks - 1, 0).bit_length(), 0)
         self._parts: dict[Node, A] = {}
 
     def add(self, node: Node, answer: A) -> None:
         """Add the sum over the blocks of one node."""
         while node != self._root:
-            sibling = Node(node.level, node.place ^ 1)
-            if (sibling.place << sibling.level) < self._blocks:
-                other = self._parts.pop(sibling, None)
+            level, place = node
+            sibling = place ^ 1
+            if (sibling << level) < self._blocks:
+                other = self._parts.pop((level, sibling), None)
                 if other is None:
                     break
-                left, right = (answer, other) if node.place < sibling.place else (other, answer)
+                left, right = (answer, other) if place < sibling else (other, answer)
                 answer = left.merge(right)
-            node = Node(node.level + 1, node.place >> 1)
+            node = level + 1, place >> 1
         self._parts[node] = answer
 
     def parts(self) -> list[tuple[Node, A]]:
         """Return the unmerged parts in block order."""
-        return sorted(self._parts.items(), key=lambda part: part[0].place << part[0].level)
+        return sorted(self._parts.items(), key=lambda part: part[0][1] << part[0][0])
 
     def total(self) -> A:
         """Return the sum over all blocks; StateLostError where some are missing."""

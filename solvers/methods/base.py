@@ -152,17 +152,11 @@ class Method(Protocol):
 
 
 def measured_at(
-    problem: Problem,
-    state: SolverState,
-    stats: LossAnswer,
-    objective: Objective,
-    *,
-    dual_point: DualPoint | None = None,
-    **learned: Any,
+    problem: Problem, state: SolverState, stats: LossAnswer, objective: Objective, **learned: Any
 ) -> Measurement:
     """Return the measurement of a state after one pass; `learned` are new fields of its point."""
     before = with_loss_at_zero(problem, state, stats).with_point(**learned)
-    return Measurement(objective, before, stats, passes=1, dual_point=dual_point)
+    return Measurement(objective, before, stats, passes=1)
 
 
 def with_loss_at_zero(problem: Problem, state: SolverState, stats: LossAnswer) -> SolverState:
@@ -187,15 +181,6 @@ def change_of(problem: Problem, W: Float64Array, stats: VectorSums) -> Direction
         cross=stats.alpha_u / problem.n,
         square=stats.u_sq / problem.n,
     )
-
-
-def towards(
-    problem: Problem, W: Float64Array, conjugate_mean: float, atom: Float64Array, atom_conjugate: float
-) -> Direction:
-    """Return the direction from W (d, m) with b to an atom, its W(U) (d, m) and b(U), without smoothing."""
-    direction = Direction.of(problem, W, atom - W, atom_conjugate - conjugate_mean, cross=0.0, square=0.0)
-    # The linear term is itself a difference.
-    return replace(direction, terms=direction.terms + abs(conjugate_mean))
 
 
 def stepped(point: Point, direction: Direction, step: float, part: int = 0) -> Point:

@@ -37,7 +37,6 @@ from topline.solvers.core.answers import (
     A,
     Answer,
     Clock,
-    Node,
     TileReader,
     TileSums,
     TileWork,
@@ -600,7 +599,7 @@ class BlockSet:
             else:
                 answers = _results_of([self._pool.submit(answered, block) for block in self._held])
             for block, answer in zip(self._held, answers, strict=True):
-                merger.add(Node(0, block.index), answer)
+                merger.add((0, block.index), answer)
         return merger
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:

@@ -37,7 +37,7 @@ from topline.pipeline.cluster.worker_blocks import BlockRegistry
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
-from topline.solvers.core.answers import Answer, Node, TreeMerger
+from topline.solvers.core.answers import Answer, TreeMerger
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState, Status
 from topline.solvers.errors import StateLostError
@@ -505,7 +505,7 @@ def test_cuts_leave_few_sums_to_send() -> None:
     for owned in assign(spans, dict.fromkeys("abc", 1.0)).values():
         merger = TreeMerger(256)
         for span in owned:
-            merger.add(Node(0, span.index), Answer())
+            merger.add((0, span.index), Answer())
         assert len(merger.parts()) <= 4
         assert len(owned) == pytest.approx(256 / 3, rel=0.15)
 

@@ -21,7 +21,7 @@ from topline.pipeline.cluster.messages import Span, Sums, WorkerCost
 from topline.pipeline.cluster.placement import BlockPlacement, Bound
 from topline.pipeline.cluster.sent_weights import WeightsReceiver, WeightsSender
 from topline.pipeline.options.train import ClusterConfig
-from topline.solvers.core.answers import Node, TreeMerger, VectorSums, tree_total
+from topline.solvers.core.answers import TreeMerger, VectorSums, tree_total
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolveResult
 from topline.solvers.errors import StateLostError
@@ -178,12 +178,12 @@ def test_any_deal_gives_the_same_total_over_few_copies(workers: int, blocks: int
     random = np.random.default_rng((workers, blocks))
     owned = assigned(workers, blocks, random)
     leaves = [VectorSums(rows=1, product=10.0 ** random.uniform(-8, 8, (1, 1))) for _ in range(blocks)]
-    expected = tree_total(((Node(0, i), stats) for i, stats in enumerate(leaves)), blocks)
+    expected = tree_total((((0, i), stats) for i, stats in enumerate(leaves)), blocks)
 
     def answer(call: Call) -> Sums:
         merger: TreeMerger[Any] = TreeMerger(blocks)
         for span in owned[call.worker]:
-            merger.add(Node(0, span.index), leaves[span.index])
+            merger.add((0, span.index), leaves[span.index])
         own = Sums(blocks, merger.parts(), {call.worker: WorkerCost(1.0, 0, 0)})
         return call.join(own, *map(answer, call.below)) if call.below else own
 

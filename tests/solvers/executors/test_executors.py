@@ -21,7 +21,7 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks.block import Block, RunSpec
-from topline.solvers.core.answers import Node, TreeMerger, VectorSums, tree_total
+from topline.solvers.core.answers import TreeMerger, VectorSums, tree_total
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState, Status
@@ -120,7 +120,7 @@ def numbers(blocks):
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5, 8, 13, 31])
 def test_the_tree_adds_the_same_bits_in_every_order_and_on_every_worker(blocks) -> None:
     stats = numbers(blocks)
-    leaves = [(Node(0, i), part) for i, part in enumerate(stats)]
+    leaves = [((0, i), part) for i, part in enumerate(stats)]
     expected = tree_total(leaves, blocks)
     assert expected.rows == blocks
     assert expected.loss == pytest.approx(sum(part.loss for part in stats), rel=1e-12)
@@ -135,20 +135,20 @@ def test_the_tree_adds_the_same_bits_in_every_order_and_on_every_worker(blocks) 
 
 def test_an_aligned_run_of_blocks_becomes_one_part() -> None:
     stats = numbers(16)
-    parts = tree_merge([(Node(0, i), stats[i]) for i in range(4, 8)], 16)
+    parts = tree_merge([((0, i), stats[i]) for i in range(4, 8)], 16)
     assert [node for node, _ in parts] == [(2, 1)]
 
 
 def test_a_missing_block_is_noticed() -> None:
     stats = numbers(6)
     with pytest.raises(StateLostError, match="6 blocks is not complete"):
-        tree_total([(Node(0, i), stats[i]) for i in range(5)], 6)
+        tree_total([((0, i), stats[i]) for i in range(5)], 6)
 
 
 def test_a_run_in_order_holds_few_parts() -> None:
     merger, stats, most = TreeMerger(64), numbers(64), 0
     for i in range(64):
-        merger.add(Node(0, i), stats[i])
+        merger.add((0, i), stats[i])
         most = max(most, len(merger.parts()))
     assert most <= 7
 
