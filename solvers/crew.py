@@ -229,10 +229,6 @@ class Crew:
         self.threads = threads
         self._pools = {} if pools is None else pools
 
-    def of(self, threads: int) -> Crew:
-        """Return a crew of another size that shares the pool."""
-        return Crew(threads, self._pools)
-
     def pool(self, threads: int) -> Executor:
         """Return a pool of at least `threads` threads."""
         most = max(self._pools, default=0)

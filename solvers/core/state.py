@@ -224,6 +224,7 @@ MOST_ROUNDS = 10_000
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class ThinnedHistory(Generic[T]):
     """A history with at most `most` entries, in order.
 
@@ -231,12 +232,11 @@ class ThinnedHistory(Generic[T]):
     on.  The latest entry is always among the records.
     """
 
-    def __init__(self, most: int = MOST_ROUNDS) -> None:
-        self._most = most
-        self._kept: list[T] = []
-        self._stride = 1
-        self._seen = 0
-        self._last: T | None = None
+    most: int = MOST_ROUNDS
+    _kept: list[T] = field(default_factory=list)
+    _stride: int = 1
+    _seen: int = 0
+    _last: T | None = None
 
     def add(self, record: T) -> None:
         """Add the record of the next round."""
@@ -244,7 +244,7 @@ class ThinnedHistory(Generic[T]):
         if self._seen % self._stride == 0:
             self._kept.append(record)
         self._seen += 1
-        if len(self._kept) > self._most:
+        if len(self._kept) > self.most:
             self._kept = self._kept[::2]
             self._stride *= 2
 

@@ -49,7 +49,6 @@ from topline.solvers.operations import (
     Runner,
     VertexSums,
 )
-from topline.solvers.typing import Float64Array
 
 #: Share of the gap by which float32 losses may disagree with the slope, which is the same number.
 _DISAGREEMENT = 0.1
@@ -324,7 +323,10 @@ class AtomFrankWolfe(Method):
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure P where the vertex is sought, and find it in the same pass; D is that of the mixture."""
-        point, W = state.point, self._sought_at(state)
+        point, best = state.point, state.best.W
+        W = point.W
+        if self.share != 1.0 and best is not None and state.recalled(AtomMemory).between:
+            W = np.asarray(best + self.share * (point.W - best))
         stats = run(FindVertices(round=point.round, W=W, envelope=True, exact=point.exact))
         primal = problem.primal(W, stats.loss / problem.n)
         dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
@@ -396,13 +398,6 @@ class AtomFrankWolfe(Method):
         """Return the best W and the mixture of the atoms in float64."""
         dual = DualSide(state.point.W, _linear(problem, state.point))
         return with_best_primal(problem, executor, state, dual, duals_kept=False)
-
-    def _sought_at(self, state: SolverState) -> Float64Array:
-        """Return the W (d, m) at which the next vertex is sought."""
-        best, mixture = state.best.W, state.point.W
-        if self.share == 1.0 or best is None or not state.recalled(AtomMemory).between:
-            return mixture
-        return np.asarray(best + self.share * (mixture - best))
 
 
 def atoms_of(problem: Problem, state: SolverState) -> Atoms:

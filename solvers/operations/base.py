@@ -22,7 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -360,14 +360,15 @@ class RowBlock:
         self._tiles = TileReader(self._X, self._y, np.ones(stop - start), start, self.problem.m)
         self._heads: dict[int, Head] = {}
         self._blocks: dict[int, Block] = {}
-        self._crew, self._norms = Crew(), unknown_norms(stop - start)
+        self._norms = unknown_norms(stop - start)
+        self._threads: dict[int, Executor] = {}
 
     def run(self, operation: Operation[A], threads: int = 1) -> A:
         """Answer an operation on `threads` threads; new heads start with A = 0."""
         asked: Any = self if self.sole is None else self._of(self.sole)
         # Overflow shows in the sums, which the coordinator checks.
         with np.errstate(over="ignore", invalid="ignore"):
-            return operation.answer(asked, self._crew.of(threads))
+            return operation.answer(asked, Crew(threads, self._threads))
 
     def ask(self, request: AskHeads, threads: int) -> HeadAnswers:
         """Answer the operations of all heads."""
@@ -382,7 +383,7 @@ class RowBlock:
                 answers[head.number] = self._copy_duals(head, asked)
             elif self._open is not None and asked.widens:
                 self._open.widen(head.number)
-        crew = self._tile_crew(threads)
+        crew = self._crew(threads)
         with np.errstate(over="ignore", invalid="ignore"):
             for head, asked in request.asked:
                 if isinstance(asked, TileOperation):
@@ -432,9 +433,9 @@ class RowBlock:
     def _kept(self) -> bool:
         return rows_are("kept", self._X, 0, self.stop - self.start)
 
-    def _tile_crew(self, threads: int) -> Crew:
+    def _crew(self, threads: int) -> Crew:
         """Return the crew for a tile: all threads, or one if each thread has tiles of its own."""
-        return ALONE if threads == 1 or self._kept() else self._crew.of(threads)
+        return ALONE if threads == 1 or self._kept() else Crew(threads, self._threads)
 
     def _of(self, head: Head) -> Block:
         return self._blocks.get(head.number) or self._new(head)
@@ -481,7 +482,7 @@ class RowBlock:
 
         If the rows lie in memory everything runs at the same time, divided over `threads`.
         """
-        kept, crew, answers = self._kept(), self._tile_crew(threads), dict[int, Answer]()
+        kept, crew, answers = self._kept(), self._crew(threads), dict[int, Answer]()
 
         def work(numbers: Sequence[int]) -> None:
             found = work_through(self._tiles, [works[number] for number in numbers], crew)
@@ -515,13 +516,13 @@ class RowBlock:
         each = max(threads // (len(sweeps) + len(beside)), 1)
         if each > 1:
             # Enough for all heads together: the pool must not grow while threads are at work.
-            self._crew.pool(threads)
+            Crew(threads, self._threads).pool(threads)
         if together:
             self._X.begin(len(sweeps))
 
         def answer(number: int) -> Any:
             try:
-                return sweeps[number].answer(self._blocks[number], self._crew.of(each))
+                return sweeps[number].answer(self._blocks[number], Crew(each, self._threads))
             finally:
                 if together:
                     self._X.leave()

@@ -312,7 +312,8 @@ class AscentPass:
         """
         form = self.block.problem.form
         if self.restricted:
-            project_in_lists(Z, self.lists.place[rows], self.lists, form)
+            column, places = form.column_where(alike=True), self.lists.place[rows]
+            _project(Z, places, self.lists, column, form.rho, form.table, form.family.own_margin)
         else:
             project_rows(Z, self.block.y[rows], form)
 
@@ -599,15 +600,6 @@ def choose_classes(
             at = min(at + 1, end)
 
 
-def project_in_lists(Z: Float64Array, places: Int64Array, lists: ClassLists, form: LossForm) -> None:
-    """Replace rows of Z (t, m) by the nearest points of their domains in the listed classes.
-
-    Row t has the list places[t]; its other classes are 0 and stay so.
-    """
-    column = form.column_where(alike=True)
-    _project(Z, places, lists, column, form.rho, form.table, form.family.own_margin)
-
-
 @jit
 def _project(
     Z: Float64Array,
@@ -618,6 +610,10 @@ def _project(
     margins: Float64Array,
     own_margin: float,
 ) -> None:
+    """Replace rows of Z (t, m), with the lists `places`, by the nearest points in the listed classes.
+
+    Their other classes are 0 and stay so.
+    """
     m = Z.shape[1]
     owned = *column_workspace(m), room(m), room(m)
     work, index_work, all_q, all_alpha = borrowed(owned)

@@ -59,12 +59,15 @@ class BlockRows:
         self.column = self.problem.form.column_where(
             alike=self.problem.smoothing_own == self.problem.smoothing
         )
-        #: The choice between one thread and several for sweeps over these rows.
-        self.thread_choice = ThreadChoice()
         self._direction: Float64Array | None = None
         self._undirected = block.norms or unknown_norms(len(block.y))
         #: |x_i|^2 (rows,), -1 where unknown, and <x_i, u> where it is known.
         self.norms, self.along = self._undirected
+
+    @cached_property
+    def thread_choice(self) -> ThreadChoice:
+        """The choice between one thread and several for sweeps over these rows."""
+        return ThreadChoice()
 
     def keep_apart(self, shared: DeflatedDirection | None) -> tuple[Float64Array, float]:
         """Return the deflated direction of a request, and by how much it shrinks squares along it."""
