@@ -122,12 +122,17 @@ class AnsweredBlocks:
     """
 
     def __init__(self, blocks: OperationRunner, answer: Callable[[Operation[Any], Runner], Any]) -> None:
-        self.workers, self.sends, self.keeps_duals = blocks.workers, blocks.sends, blocks.keeps_duals
-        self.traffic, self._run, self._answer = blocks.traffic, blocks.run, answer
+        self._blocks, self._answer = blocks, answer
+        self.sends, self.keeps_duals, self.traffic = blocks.sends, blocks.keeps_duals, blocks.traffic
+
+    @property
+    def workers(self) -> int:
+        """How many blocks run at the same time, which may change."""
+        return self._blocks.workers
 
     def run(self, operation: Operation[A]) -> A:
         """Return the answer from the answers of the blocks."""
-        answer: A = self._answer(operation, self._run)
+        answer: A = self._answer(operation, self._blocks.run)
         return answer
 
 
