@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,8 @@ from topline.pipeline.cluster.messages import ShippedRows
 from topline.pipeline.cluster.watchdog import POLL_SECONDS, Clock, Watchdog, WorkerWatch
 from topline.solvers.errors import StateLostError
 
-#: The coordinator calls at most this many workers itself; with more workers, these forward the calls.
-ROOTS = 8
+#: The coordinator, and every worker that forwards calls, calls at most this many workers itself.
+ROOTS = 4
 #: Name of the handler of calls on Dask's workers.
 _OPERATION = "topline-call"
 #: Seconds between two checks of whether a worker is still in use.
@@ -94,21 +93,15 @@ def by_tree(
 ) -> list[Call]:
     """Return at most `ROOTS` calls of `function(*arguments)`, which forward to all other workers.
 
-    Each worker forwards to the first of the other half of its run: a link carries few copies, and the
-    answers of neighbours merge first.
+    The first of each run of workers forwards to the others in the same way: a link carries few copies, and
+    the answers of neighbours merge first.
     """
-
-    def handed_on(run: Sequence[str]) -> Call:
-        below = []
-        while len(run) > 1:
-            middle = (len(run) + 1) // 2
-            run, rest = run[:middle], run[middle:]
-            below.append(handed_on(rest))
-        return Call(run[0], function, arguments, below=tuple(below), join=join)
-
     roots = min(len(workers), ROOTS)
-    cuts = [len(workers) * i // roots for i in range(roots + 1)]
-    return [handed_on(workers[low:high]) for low, high in pairwise(cuts)]
+    runs = [workers[len(workers) * i // roots : len(workers) * (i + 1) // roots] for i in range(roots)]
+    return [
+        Call(first, function, arguments, below=tuple(by_tree(rest, function, arguments, join)), join=join)
+        for first, *rest in runs
+    ]
 
 
 class WorkerCalls:

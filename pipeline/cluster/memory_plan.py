@@ -205,7 +205,7 @@ def _alone(size: ProblemSize, threads: int) -> tuple[int, int]:
 
 def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
     # Its own sums, and those of the workers to which it forwards calls.
-    sums = _sums(size, workers) * (1 + (-(-workers // ROOTS) - 1).bit_length())
+    sums = _sums(size, workers) * (1 + min(-(-workers // ROOTS) - 1, ROOTS))
     arrays = 8 * size.d * size.m * (WORKER_ARRAYS + sums)
     arrays += 8 * size.method.formed * (FORMED_COPIES + sums)
     row_bytes = size.row_bytes + 4 * size.ranked

@@ -11,8 +11,8 @@ of 2,048 features in 1,000 classes and on 14 million in 21,000: parts of a sweep
 terabytes over the coordinator's link, hours, and how many times faster than one worker that is.
 
 The model: a part of a round of `dual_ascent`, of which a sweep has up to 64, sends W to every worker and gets
-a sum of products back, d m numbers each. The copies of W for up to 8 workers pass the coordinator's link one
-after the other; of more, each of 8 hands it on to half of those below it, to half of the rest, and so on
+a sum of products back, d m numbers each. The copies of W for up to 4 workers share the coordinator's link; of
+more, each of 4 hands it on to 4 of those below it, and so on
 (`topline.pipeline.cluster.calls.by_tree`), and sums come back the same way. Every request takes some delays
 (`DELAYS` a level), and the slowest worker's time: the mean one's times 1 + spread sqrt(2 ln K), the expected
 largest of K normal numbers.
@@ -104,18 +104,17 @@ class RoundCost:
 def round_cost(numbers: float, workers: int, messages: Messages, network: Network, work: float) -> RoundCost:
     """Return what a round costs with `numbers` = d m, and `work` seconds of the mean worker.
 
-    Down pass as many copies of W as follow each other, and up as many sums: min(K, 8) over the coordinator's
-    link, and one for each of ceil(log2(K / 8)) levels.
+    Down pass as many copies of W as share the fullest link of each level, and up as many sums.
     """
     down, up = numbers * messages.down, numbers * messages.up
-    roots = min(workers, ROOTS)
-    levels = math.ceil(math.log2(workers / roots))
-    copies = roots + levels
+    roots, run, copies, levels = min(workers, ROOTS), workers, 0, 0
+    while run > 0:
+        copies, levels, run = copies + min(run, ROOTS), levels + 1, math.ceil(run / ROOTS) - 1
     slowest = 1.0 + network.spread * math.sqrt(2.0 * math.log(workers))
     return RoundCost(
         down=copies * down / network.bytes_per_second,
         up=copies * up / network.bytes_per_second,
-        delays=REQUESTS * DELAYS * (1 + levels) * network.delay,
+        delays=REQUESTS * DELAYS * levels * network.delay,
         work=work * slowest,
         nbytes=roots * (down + up),
     )

@@ -190,7 +190,7 @@ def test_any_deal_gives_the_same_total_over_few_copies(workers: int, blocks: int
     calls = by_tree([*owned], int, ("message",), Sums.joined)
     assert sorted(worker for call in calls for worker in call.workers()) == sorted(owned)
     assert len(calls) == min(workers, ROOTS)
-    assert max(len(call.below) for call in calls) <= np.log2(max(workers / ROOTS, 1)) + 1
+    assert max(len(call.below) for call in calls) <= min(workers / ROOTS, ROOTS)
     first, *others = map(answer, calls)
     sums = first.joined(*others)
     assert set(sums.costs) == set(owned)
