@@ -1,5 +1,7 @@
 """The final numbers of a run: P, D and the gap, by float64 products or float32 ones with a bound of rounding.
 
+Large problems take one reading of the rows, for P at the best W and D at A: in float32 for a smooth loss.
+
 W and the dual point are chosen separately: W from the last iterate, the best of the rounds and W = 0; the
 dual point is A where blocks keep it, else the best known to the state.
 """
@@ -113,9 +115,9 @@ def final_values(
 
     Raises CertificateError if D exceeds P by more than rounding.
     """
-    narrow = _by_float32(problem, executor, state, tol, duals_kept=duals_kept)
-    if narrow is not None:
-        return narrow
+    known = _at_best(problem, executor, state, tol, duals_kept=duals_kept)
+    if known is not None:
+        return known
     point = state.best.dual_point
     loss = None
     if isinstance(point, FoundAt):
@@ -125,28 +127,29 @@ def final_values(
     else:
         # The state's own W and b, or a better point that it remembers.
         dual = DualSide(state.W, state.point.conjugate_mean)
-        known = dual if point is None else DualSide(point.W, point.linear)
-        dual = known if known.value(problem) > dual.value(problem) else dual
+        other = dual if point is None else DualSide(point.W, point.linear)
+        dual = other if other.value(problem) > dual.value(problem) else dual
     return with_best_primal(problem, executor, state, dual, loss, duals_kept=duals_kept)
 
 
-def _by_float32(
+def _at_best(
     problem: Problem, executor: OperationRunner, state: SolverState, tol: float, *, duals_kept: bool
 ) -> FinalValues | None:
-    """Return the values at the best W, by float32 products; None where float64 ones would say more.
+    """Return the values at the best W, from one reading of the rows; None where others would say more.
 
-    At a V that float32 holds, for any A,
+    For a smooth loss products are in float32. At a V that float32 holds, for any A,
 
         P(V) - D(A) = (1/n) sum (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) + lam/2 |W(A) - V|^2.
 
     Near the optimum neither part is sensitive: scores off by e_i change the first by <alpha_i - u_i, e_i> and
-    half of |e_i|^2 for an entropy (in the largest entry, by Pinsker's inequality), and W(A) is near V.  A sum
+    half of |e_i|^2 for an entropy (in the largest entry, by Pinsker's inequality), and W(A) is near V.  (At a
+    kink u_i jumps, and the bound of a hinge is often as large as its gap: products are in float64.)  A sum
     of t products is off by at most gamma_t = t u / (1 - t u) times their sizes, in any order (N. J. Higham,
     Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), and sizes by Cauchy and Schwarz.
     """
     point, n, form = state.best.dual_point, problem.n, problem.form
     found = point if isinstance(point, FoundAt) else None
-    steepest = form.steepest
+    wide, steepest = not form.smooth, form.steepest if form.smooth else 0.0
     small = n * problem.d * problem.m < _LARGE or state.exact or not form.convex
     # Nothing bounds the rounding of the class weights of joint features.
     if small or problem.joint or steepest is None or problem.smoothing > 0 or not problem.mean_risk:
@@ -160,8 +163,9 @@ def _by_float32(
         W = found.W
     if unknown:
         return None
-    V = W.astype(np.float32).astype(np.float64)
-    stats = executor.run(Certify(V, None if found is None else found.share, state.pending_step))
+    V = W if wide else W.astype(np.float32).astype(np.float64)
+    share = None if found is None else found.share
+    stats = executor.run(Certify(V, share, state.pending_step, exact=wide))
     if stats.rows != n:
         raise StateLostError(f"the certificate covers {stats.rows} of {n} rows; run it again")
     W_dual, mean = problem.scale * np.asarray(stats.product, dtype=np.float64), stats.conjugate / n
@@ -170,14 +174,15 @@ def _by_float32(
     off = _SLACK * _gamma(stats.terms) * math.sqrt(float(np.einsum("ij,ij->j", V, V).max())) + _UNDERFLOW
     of_scores = _SLACK * off * (stats.slack + 0.5 * steepest * off * stats.row_sq) / n
     of_sum = _SLACK * _gamma(stats.summed) * problem.scale * math.sqrt(stats.row_sq * stats.alpha_sq)
-    rounding = of_scores + problem.lam * of_sum * (apart + 0.5 * of_sum)
+    rounding = 0.0 if wide else of_scores + problem.lam * of_sum * (apart + 0.5 * of_sum)
     primal = problem.primal(V, stats.loss / n)
     dual = mean + 0.5 * problem.lam * (squared_norm(V) - apart**2) - stats.cross / n
     if not math.isfinite(primal - dual + rounding):
         return None
     size = abs(primal) + abs(mean) + rounding / _ROUNDING
     objective = replace(Objective.checked(primal, dual, size, _ROUNDING), rounding=rounding)
-    conclusive = objective.reaches(tol) or rounding <= _SMALL_SHARE * objective.gap
+    # In float64 P at W(A) may be smaller.
+    conclusive = objective.reaches(tol) or (not wide and rounding <= _SMALL_SHARE * objective.gap)
     if not conclusive or (state.primal_at_zero is not None and state.primal_at_zero < primal):
         return None
     return FinalValues(

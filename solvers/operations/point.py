@@ -268,8 +268,7 @@ class Certified(DualSums):
     Attributes
     ----------
     cross : sum <alpha_i, W^T x_i>.
-    row_sq, slack : sum |x_i|^2, and sum |x_i| |alpha_i - u_i|_1 with u_i = -grad Phi at W; for a loss with
-        kinks twice the most |u|_1 instead.
+    row_sq, slack : sum |x_i|^2, and sum |x_i| |alpha_i - u_i|_1 with u_i = -grad Phi at W.
     terms, summed : most terms of a float32 sum in a score and in `product`, 0 for float64.
     """
 
@@ -324,8 +323,7 @@ class Certify(TileOperation[Certified]):
                 b += float(conjugate_sum(form.conjugate, A, tile.y, tile.weights, form.table))
                 cross += float(tile.weights @ np.einsum("ij,ij->i", A, scores))
                 alpha_sq += float(sum_of_squares(A, tile.y, tile.weights, problem.own_share))
-                off = np.abs(A - U).sum(axis=1) if form.smooth else 2.0 * (form.steepest or np.inf)
-                slack += float(tile.weights @ (np.sqrt(squares) * off))
+                slack += float(tile.weights @ (np.sqrt(squares) * np.abs(A - U).sum(axis=1)))
             clock.row_work()
             accumulate_rows(tile.X, A.astype(dtype, copy=False), tile.weights, product, crew)
             clock.product()
@@ -344,14 +342,17 @@ class Certify(TileOperation[Certified]):
         )  # fmt: skip
 
 
-def _scores(X: Rows, W: FloatArray, crew: Crew) -> tuple[Float64Array, int]:
-    """Return X W (b, m), chunks of whose terms are added in float64, and the most terms of a chunk."""
+def _scores(X: Rows, W: FloatArray, crew: Crew) -> tuple[FloatArray, int]:
+    """Return X W (b, m) and the most terms of a sum in its precision; float64 adds the chunks of float32."""
     if is_sparse(X):
         return np.asarray(X @ W, dtype=np.float64), int(np.diff(X.indptr).max(initial=0))
+    d = X.shape[1]
+    if W.dtype == FLOAT64:
+        return crew.product(X, W), d
     scores = np.zeros((X.shape[0], W.shape[1]))
-    for low in range(0, X.shape[1], _CHUNK):
+    for low in range(0, d, _CHUNK):
         scores += crew.product(X[:, low : low + _CHUNK], W[low : low + _CHUNK])
-    return scores, min(X.shape[1], _CHUNK)
+    return scores, min(d, _CHUNK)
 
 
 @dataclass(frozen=True, eq=False)
