@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, ClassLists
 from topline.solvers.core.answers import TileReader
 from topline.solvers.core.dual_points import PendingStep, step_number
 from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store, row_runs
@@ -42,11 +43,18 @@ def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float,
 
 
 @jit
-def _add_changes(A: Any, change: Any, rows: Any, step: float) -> None:
-    """Add step times the change to some rows of A, in its type, and set the change to 0."""
-    factor = A.dtype.type(step)
+def _add_changes(A: Any, change: Any, rows: Any, lists: Any, step: float) -> None:
+    """Add step times the change to some rows of A, in its type, and set the change to 0.
+
+    `lists` are the classes that may have changed.
+    """
+    factor, few = A.dtype.type(step), len(lists.classes) > 0
+    first, last = 0, A.shape[1]
     for i in rows:
-        for j in range(A.shape[1]):
+        if few:
+            first, last = lists.starts[lists.place[i]], lists.starts[lists.place[i] + 1]
+        for e in range(first, last):
+            j = lists.classes[e] if few else e
             # Rows of a hinge change in few classes: most of A is not touched.
             if change[i, j] != 0.0:
                 A[i, j] += factor * change[i, j]
@@ -121,6 +129,7 @@ class BlockDuals:
         self._change: DualStore | None = None
         #: Ascending numbers of the rows whose change may be non-zero; None for all rows.
         self._moved: Int64Array | None = None
+        self._lists = ALL_CLASSES
         tiles = len(cuts) - 1
         self._dense = np.zeros(tiles, dtype=np.bool_)
         self._applied = np.full(tiles, _NEVER, dtype=np.int64)
@@ -180,7 +189,7 @@ class BlockDuals:
             waits = self._dense & (self._pending == number) & (self._applied != number)
             if A is not None and change is not None and waits.all():
                 # The few rows of a part of a round, whatever the number of tiles.
-                _add_changes(A, change, self._moved, pending_step.step)
+                _add_changes(A, change, self._moved, self._lists, pending_step.step)
                 self._applied[:] = number
                 self._moved = self._moved[:0]
                 return
@@ -246,15 +255,15 @@ class BlockDuals:
         self._moved = None
         return self._room()
 
-    def no_change(self, rows: Int64Array) -> DualStore:
-        """Return room (rows, m) for a change of A, zeroed at the cost of the rows last written."""
+    def no_change(self, rows: Int64Array, lists: ClassLists) -> DualStore:
+        """Return room (rows, m) for a change of A in some classes, zeroed at the cost of the last one."""
         before = self._moved
         room = self.change()
         if room.dense is None or before is None:
             room.clear()
         else:
             room.dense[before] = 0.0
-        self._moved = np.sort(rows)
+        self._moved, self._lists = np.sort(rows), lists
         return room
 
     def changed(self, round_: int, part: int = 0) -> None:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from topline.solvers.blocks.ascent.dual_changes import change_sums
+from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES
 from topline.solvers.blocks.block import Block, lift_scores
 from topline.solvers.blocks.vertices import accumulate_nonzeros, accumulate_rows, vertices_of
 from topline.solvers.core.answers import FLOAT64, Clock, Scratch, Tile, VectorSums
@@ -513,8 +514,8 @@ class FindDirections(Operation[DirectionSums]):
             clock.product()
         kept.found = self.round
         linear, cross, square, changed = change_sums(
-            form.conjugate, form.linear_conjugate, (np.arange(len(A)), block.y, block.weights), A, change,
-            form.table, problem.own_share,
+            form.conjugate, form.linear_conjugate, (np.arange(len(A)), block.y, block.weights), ALL_CLASSES,
+            (A, change), form.table, problem.own_share,
         )  # fmt: skip
         alpha_sq = duals.squares(A, slice(None))
         clock.row_work()

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from topline.solvers.blocks.ascent.sweeps import ClassLists
 from topline.solvers.blocks.vertices import add_by_class, group_nonzeros
 from topline.solvers.crew import ALONE, Crew
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
@@ -51,27 +52,32 @@ def change_sums(
     conjugate: JitFunction,
     linear: bool,
     rows: tuple[Int64Array, IntArray, Float64Array],
-    A: FloatArray,
-    delta: FloatArray,
+    lists: ClassLists,
+    duals: tuple[FloatArray, FloatArray],
     margins: Float64Array,
     own_share: float,
 ) -> tuple[float, float, float, int]:
     """Sum the change of b, <alpha_i, delta_i> and |delta_i|^2, and count the changed rows.
 
-    `rows` are their places in A and delta, labels and weights w.  Each row counts w_i times, and its own
-    class `own_share` times in smoothed terms.  b(alpha) is -Phi*(-alpha), given as `conjugate`, and `linear`
-    says whether it is linear.
+    `rows` are their places in A and delta, the `duals`, labels and weights w; outside their `lists` of
+    classes there is no change.  Each row counts w_i times, and its own class `own_share` times in smoothed
+    terms.  b(alpha) is -Phi*(-alpha), given as `conjugate`, and `linear` says whether it is linear.
     """
-    m = A.shape[1]
+    A, delta = duals
+    m, few = A.shape[1], len(lists.classes) > 0
     owners = room(m), room(m), margins
     before, after, margins = borrowed(owners[0]), borrowed(owners[1]), borrowed(margins)
+    after[:], first, last = 0.0, 0, m
     total = cross = square = 0.0
     places, y, weights = rows
     changed_rows = 0
     for i in range(len(places)):
         place, changed = places[i], False
         row_cross = row_square = 0.0
-        for j in range(m):
+        if few:
+            first, last = lists.starts[lists.place[i]], lists.starts[lists.place[i] + 1]
+        for e in range(first, last):
+            j = lists.classes[e] if few else e
             change = np.float64(delta[place, j])
             if linear and change == 0.0:
                 # Rows of a hinge change in few classes.
@@ -96,6 +102,9 @@ def change_sums(
             value -= conjugate(before, y[i], margins)
         value += conjugate(after, y[i], margins)
         total += weights[i] * value
+        if few:
+            for e in range(first, last):
+                after[lists.classes[e]] = 0.0
     keep(owners)
     return total, cross, square, changed_rows
 

@@ -9,6 +9,7 @@ import numpy as np
 from topline.solvers.blocks.ascent.dual_changes import change_sums
 from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.rows import HeldRows, RowFeed
+from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES
 from topline.solvers.core.problem import Problem
 from topline.solvers.typing import Float64Array, Int64Array, IntArray
 
@@ -125,8 +126,8 @@ class Extrapolation:
     def _slope(self, change: Float64Array, image: Float64Array) -> float:
         rows, problem, form = self._rows, self._rows.problem, self._rows.problem.form
         linear, cross, _, _ = change_sums(
-            form.conjugate, form.linear_conjugate, (np.arange(len(change)), rows.y, rows.weights), self._B,
-            change, form.table, problem.own_share,
+            form.conjugate, form.linear_conjugate, (np.arange(len(change)), rows.y, rows.weights),
+            ALL_CLASSES, (self._B, change), form.table, problem.own_share,
         )  # fmt: skip
         return linear - rows.inner(self._V, change, image) - problem.smoothing * cross
 

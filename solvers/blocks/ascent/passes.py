@@ -419,10 +419,12 @@ class AscentPass:
         """Sum the change; if rows are given, all others have none."""
         block, n = self.block, len(self.block.y)
         form = block.problem.form
-        sums = np.zeros(4)
+        # Rounds of one block begin with a sweep over all classes.
+        lists, sums = ALL_CLASSES if rows is None else self.lists, np.zeros(4)
         for part, places, A, delta in self._changes(rows):
             sums += change_sums(
-                form.conjugate, form.linear_conjugate, (places, block.y[part], block.weights[part]), A, delta,
+                form.conjugate, form.linear_conjugate, (places, block.y[part], block.weights[part]),
+                lists._replace(place=lists.place[part]) if len(lists.place) else lists, (A, delta),
                 form.table, block.problem.own_share,
             )  # fmt: skip
         self.clock.row_work()

@@ -121,14 +121,16 @@ class BlockAscent(BlockRows):
         """Keep the change of A found in a turn, and sum it; a repeated request finds the same change."""
         feed = self.feed_for(duals.A)
         rows = self._rows_of(turn, request, feed)
-        work = AscentPass(self, request, DualWindow(duals.A, duals.no_change(rows), MIXED), crew, self._rises)
+        self._lists = self._lists if turn.sweep else ALL_CLASSES
+        change = duals.no_change(rows, self._lists)
+        work = AscentPass(self, request, DualWindow(duals.A, change, MIXED), crew, self._rises)
         self._restrict(work, turn, feed)
         groups, changed = None, rows
         if request.alike and turn.sweep == 0 and turn.ends_sweep:
             groups = self._groups(feed, work)
         if groups is not None:
             changed = np.union1d(rows, groups.rows)
-            duals.no_change(changed)
+            duals.no_change(changed, ALL_CLASSES)
         visited = work.allowed(rows)
         work.sweep(feed.drawn(visited) if feed.whole else feed.shuffled(visited, work.random))
         if groups is not None and _move_together(work, groups) > 0.0:
@@ -143,9 +145,7 @@ class BlockAscent(BlockRows):
 
     def _restrict(self, work: AscentPass, turn: Turn, feed: RowFeed) -> None:
         """Restrict sweeps after a round's first one to a few classes of every row that did not rest then."""
-        if turn.sweep == 0:
-            self._lists = ALL_CLASSES
-        elif turn.share == 0 and not len(self._lists.classes):
+        if turn.sweep > 0 and turn.share == 0 and not len(self._lists.classes):
             work.restrict_classes(feed, np.flatnonzero((self.weights > 0.0) & (self._rises > _RESTS)))
             self._lists = work.lists
         work.lists = self._lists
