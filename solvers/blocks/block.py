@@ -44,10 +44,7 @@ def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float,
 
 @jit
 def _add_changes(A: Any, change: Any, rows: Any, lists: Any, step: float) -> None:
-    """Add step times the change to some rows of A, in its type, and set the change to 0.
-
-    `lists` are the classes that may have changed.
-    """
+    """Add step times the change to the listed classes of some rows of A, and set the change to 0 there."""
     factor, few = A.dtype.type(step), len(lists.classes) > 0
     first, last = 0, A.shape[1]
     for i in rows:

@@ -9,6 +9,7 @@ dual point is A where blocks keep it, else the best known to the state.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,15 +73,6 @@ class DualSide:
             conjugate_mean=share * self.conjugate_mean,
             mean_sq_dual=share * share * self.mean_sq_dual,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _PrimalSide:
-    """Weights (d, m), P there, and P of eq. 4 if A is kept."""
-
-    W: Float64Array
-    primal: float
-    primal_bound: float
 
 
 def rebuild(
@@ -249,36 +241,32 @@ def with_best_primal(
         dual = dual.times(best_share(dual.conjugate_mean, square))
     bound = 0.5 * problem.smoothing * dual.mean_sq_dual
 
-    def measured(W: Float64Array) -> _PrimalSide:
+    def measured(W: Float64Array) -> tuple[float, float, Float64Array]:
+        """Return P there, P of eq. 4 if A is kept, and W."""
         stats = executor.run(Evaluate(W, state.pending_step))
         shifted = problem.primal(W, stats.shifted_loss / problem.n) + bound if duals_kept else math.inf
-        return _PrimalSide(W, problem.primal(W, stats.loss / problem.n), shifted)
+        return problem.primal(W, stats.loss / problem.n), shifted, W
 
     if loss_at_point is not None and dual.found_at is not None:
         at = dual.found_at.W
-        best = _PrimalSide(at, problem.primal(at, loss_at_point), math.inf)
+        points = [(problem.primal(at, loss_at_point), math.inf, at)]
     else:
-        at = dual.W
-        best = measured(at)
-    if (
-        found is not None
-        and not np.array_equal(found, at)
-        and state.best.primal < (1.0 - (_BETTER if state.exact else _BETTER_32)) * best.primal
-    ):
-        other = measured(found)
-        best = other if other.primal < best.primal else best
-    if state.primal_at_zero is not None and state.primal_at_zero < best.primal:
-        best = _PrimalSide(np.zeros_like(dual.W), state.primal_at_zero, math.inf)
-    size = abs(best.primal) + abs(dual.conjugate_mean)
-    objective = Objective.checked(best.primal, dual.value(problem), size, _ROUNDING)
+        points = [measured(dual.W)]
+    primal, _, at = points[0]
+    better = state.best.primal < (1.0 - (_BETTER if state.exact else _BETTER_32)) * primal
+    if better and found is not None and not np.array_equal(found, at):
+        points.append(measured(found))
+    if state.primal_at_zero is not None:
+        points.append((state.primal_at_zero, math.inf, np.zeros_like(dual.W)))
+    primal, shifted, W = min(points, key=operator.itemgetter(0))
+    size = abs(primal) + abs(dual.conjugate_mean)
+    objective = Objective.checked(primal, dual.value(problem), size, _ROUNDING)
     return FinalValues(
-        W=best.W,
+        W=W,
         conjugate_mean=dual.conjugate_mean,
         objective=objective,
-        smoothed_gap=(
-            best.primal_bound - objective.dual if math.isfinite(best.primal_bound) else objective.gap
-        ),
-        W_dual=None if np.array_equal(best.W, dual.W) else dual.W,
+        smoothed_gap=shifted - objective.dual if math.isfinite(shifted) else objective.gap,
+        W_dual=None if np.array_equal(W, dual.W) else dual.W,
         mean_sq_dual=dual.mean_sq_dual,
         found_at=dual.found_at,
         dual_share=dual.share,
