@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -218,26 +219,25 @@ _LEAST_PRODUCT, _LEAST_ROWS = 1 << 23, 1 << 16
 _MOST_PIECES, _LEAST_COLUMNS, _LEAST_OF_TWO, _MULTIPLE = 8, 64, 32, 4
 
 
+@dataclass(frozen=True, eq=False)
 class Crew:
     """A number of threads, the caller included; the others are started on first use, and kept in `pools`.
 
     Crews may share these, by their number of threads, if none asks for more than were asked for before.
     """
 
-    def __init__(self, threads: int = 1, pools: dict[int, Executor] | None = None) -> None:
-        #: Number of threads.
-        self.threads = threads
-        self._pools = {} if pools is None else pools
+    threads: int = 1
+    pools: dict[int, Executor] = field(default_factory=dict)
 
     def pool(self, threads: int) -> Executor:
         """Return a pool of at least `threads` threads."""
-        most = max(self._pools, default=0)
+        most = max(self.pools, default=0)
         if threads <= most:
-            return self._pools[most]
+            return self.pools[most]
         if most:
-            self._pools.pop(most).shutdown(wait=False)
-        self._pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="topline-helper")
-        return self._pools[threads]
+            self.pools.pop(most).shutdown(wait=False)
+        self.pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="topline-helper")
+        return self.pools[threads]
 
     def each(self, work: Callable[[slice], None], pieces: Sequence[slice]) -> None:
         """Run `work` on every piece, in any order."""

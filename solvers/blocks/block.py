@@ -207,7 +207,10 @@ class BlockDuals:
                 "load the duals of a checkpoint and continue from its state"
             )
         if self._change is not None and self._dense[tile]:
-            moved = self._moved_in(start, stop)
+            moved: slice | Int64Array = slice(None)
+            if self._moved is not None:
+                low, high = np.searchsorted(self._moved, (start, stop))
+                moved = self._moved[low:high] - start
             change = self._change.read(start, stop)[moved]
             A[moved] += np.asarray(pending_step.step * change, dtype=A.dtype)
             A = A if pending_step.shrink == 1.0 else pending_step.shrink * A
@@ -270,13 +273,6 @@ class BlockDuals:
         self._pending[:] = number
         # A round that lost dual variables restarts and finds another change with the same number.
         self._applied[self._applied == number] = _NEVER
-
-    def _moved_in(self, start: int, stop: int) -> slice | Int64Array:
-        """Return which of the rows [start, stop), counted from the first, may have a change."""
-        if self._moved is None:
-            return slice(None)
-        low, high = np.searchsorted(self._moved, (start, stop))
-        return self._moved[low:high] - start
 
     def whole(self, method: str) -> tuple[FloatArray, FloatArray]:
         """Return A and its change as arrays (rows, m); raises UnsupportedCombinationError if packed."""

@@ -218,10 +218,6 @@ class BlockAtoms:
     def __init__(self) -> None:
         self._atoms: dict[int, _Atom] = {}
 
-    def forget(self) -> None:
-        """Drop all atoms, such as when the precision changes."""
-        self._atoms = {}
-
     def lacks(self, names: Iterable[int]) -> bool:
         """Return whether any of these names is missing."""
         return any(name not in self._atoms for name in names)
@@ -333,7 +329,7 @@ class KernelScores:
         """Change to float64."""
         if self.dtype == np.float64:
             return
-        self.atoms.forget()
+        self.atoms = BlockAtoms()
         self.dtype = np.dtype(np.float64)
         if self._scores is not None:
             self._scores = self._scores.astype(np.float64)

@@ -152,22 +152,26 @@ class VectorSums(LossAnswer):
 Node: TypeAlias = tuple[int, int]
 
 
+@dataclass(eq=False)
 class TreeMerger(Generic[A]):
     """Adds up answers along the fixed tree, in whatever order they come.
 
     It merges once both children of a node are there, so a run in block order holds about log2(blocks) parts.
     """
 
-    def __init__(self, blocks: int) -> None:
-        self._blocks, self._root = blocks, (max(blocks - 1, 0).bit_length(), 0)
-        self._parts: dict[Node, A] = {}
+    blocks: int
+    _parts: dict[Node, A] = field(default_factory=dict)
+
+    @property
+    def _root(self) -> Node:
+        return max(self.blocks - 1, 0).bit_length(), 0
 
     def add(self, node: Node, answer: A) -> None:
         """Add the sum over the blocks of one node."""
         while node != self._root:
             level, place = node
             sibling = place ^ 1
-            if (sibling << level) < self._blocks:
+            if (sibling << level) < self.blocks:
                 other = self._parts.pop((level, sibling), None)
                 if other is None:
                     break
@@ -184,7 +188,7 @@ class TreeMerger(Generic[A]):
         """Return the sum over all blocks; StateLostError where some are missing."""
         total = self._parts.get(self._root)
         if total is None or len(self._parts) > 1:
-            raise StateLostError(f"the sum over {self._blocks} blocks is not complete; run the round again")
+            raise StateLostError(f"the sum over {self.blocks} blocks is not complete; run the round again")
         return total
 
 

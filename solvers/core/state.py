@@ -281,10 +281,6 @@ class Point:
     exact: bool = False
 
 
-#: Relative error by which a P from float32 products may be too low.
-_FLOAT32 = 1e-6
-
-
 @stored
 @dataclass(frozen=True, eq=False)
 class Best:
@@ -306,13 +302,6 @@ class Best:
     def with_dual(self, dual: float, point: DualPoint | None) -> Best:
         """Return the best with this dual point if its D is larger."""
         return replace(self, dual=dual, dual_point=point) if dual > self.dual else self
-
-    def at_most(self) -> Best:
-        """Return the best with P raised to the upper end of its float32 rounding.
-
-        A P that is too low would pass for a closed gap in float64, at the cost of a pass to disprove it.
-        """
-        return replace(self, primal=self.primal * (1.0 + _FLOAT32))
 
 
 @stored

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from topline.solvers.blocks.kernel import Change, Mark, PairValues, PickedRows, extrapolation_bytes
+from topline.solvers.blocks.kernel import Change, Mark, PairValues, extrapolation_bytes
 from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Objective, SolverState
@@ -56,7 +56,6 @@ from topline.solvers.operations.kernel import (
     SpreadVertices,
     UpdateRows,
 )
-from topline.solvers.typing import Float64Array
 
 #: Rows of A, or of a change, per request.
 COLLECTED = 4096
@@ -214,7 +213,12 @@ class KernelAscent(KernelMethod):
         before, rows = measured.before, measured.stats.picked
         point, change, rise = before.point, None, 0.0
         if rows is not None:
-            by, values = before.round % self.blocks, self._values_within(run, before, rows)
+            by, values = before.round % self.blocks, None
+            if self.kernel.name == "precomputed":
+                # The features of the rows do not determine K of them.
+                values = run(FindCrossValues(**self.asked(before), numbers=rows.numbers)).values
+                if values is None or len(values) != len(rows.numbers):
+                    raise StateLostError("the blocks lack rows that were picked; run the round again")
             stats = run(UpdateRows(**self.asked(before), rows=rows, by=by, seed=self.seed, values=values))
             change, rise = stats.change, stats.rise / problem.n
         fresh(run(SpreadChange(**self.asked(before), change=change, after=_after(before))))
@@ -234,15 +238,6 @@ class KernelAscent(KernelMethod):
         roots = float(problem.n) if memory.roots is None else memory.roots
         rate = self.tile / roots if roots > 0.0 else math.inf
         return PickRows(**self.asked(state), rate=rate, least=_LEAST * memory.gap, seed=self.seed)
-
-    def _values_within(self, run: Runner, state: SolverState, rows: PickedRows) -> Float64Array | None:
-        """Return K of the picked rows if their features do not determine it."""
-        if self.kernel.name != "precomputed":
-            return None
-        stats = run(FindCrossValues(**self.asked(state), numbers=rows.numbers))
-        if stats.values is None or len(stats.values) != len(rows.numbers):
-            raise StateLostError("the blocks do not hold the rows that were picked; run the round again")
-        return np.asarray(stats.values)
 
 
 @dataclass(frozen=True)

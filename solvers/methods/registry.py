@@ -95,25 +95,21 @@ class MethodSpec:
                 f"the loss {problem.loss.name} is not convex and has no dual problem, which the method "
                 f"{self.name} needs; use lbfgs, which then gives no certificate"
             )
-        if not problem.mean_risk:
-            self._refuse_risk(problem)
-        reason = self.unfit(problem)
-        if reason is not None:
-            raise UnsupportedCombinationError(f"the method {self.name} {reason}")
-
-    def _refuse_risk(self, problem: Problem) -> None:
         name = problem.risk.name
-        if not self.any_risk:
+        if not (problem.mean_risk or self.any_risk):
             able = ", ".join(spec.name for spec in _SPECS if spec.any_risk)
             raise UnsupportedCombinationError(
                 f"the method {self.name} is for the mean risk, not for {name}; use one of {able}"
             )
-        if self.smooths_through_duals and problem.smoothing > 0:
+        if not problem.mean_risk and self.smooths_through_duals and problem.smoothing > 0:
             able = ", ".join(spec.name for spec in _SPECS if spec.any_risk and not spec.smooths_through_duals)
             raise UnsupportedCombinationError(
                 f"the method {self.name} smooths through dual variables, which it cannot keep for the risk "
                 f"{name}; use one of {able}, or leave smoothing = {problem.smoothing:g} out"
             )
+        reason = self.unfit(problem)
+        if reason is not None:
+            raise UnsupportedCombinationError(f"the method {self.name} {reason}")
 
     def refuse_budget(self, problem: Problem, dual_bytes: int | None) -> None:
         """Raise UnsupportedCombinationError if dual variables must be arrays and exceed the budget."""

@@ -22,7 +22,7 @@ from topline.solvers.blocks.ascent.dual_changes import change_sums
 from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES
 from topline.solvers.blocks.block import Block, lift_scores
 from topline.solvers.blocks.vertices import accumulate_nonzeros, accumulate_rows, vertices_of
-from topline.solvers.core.answers import FLOAT64, Clock, Scratch, Tile, VectorSums
+from topline.solvers.core.answers import FLOAT64, Clock, Scratch, VectorSums
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.problem import Problem
@@ -504,7 +504,12 @@ class FindDirections(Operation[DirectionSums]):
             if problem.smoothing > 0:
                 smoothed.find(scratch.copy_of(scores), tile.y, tile.weights, smoothed_sums)
                 lift_scores(scores, A[tile.rows], tile.y, problem.smoothing, problem.smoothing_own)
-            self._choose(block, kept, tile, scores, (A[tile.rows], change[tile.rows]), sums)
+            if np.isnan(kept.norms[tile.rows.start]):
+                kept.norms[tile.rows] = squared_norms(tile.X)
+            # The curvature of the dual along the scores of each row alone.
+            bends = np.asarray(problem.scale / self.length * tile.weights * kept.norms[tile.rows])
+            here = A[tile.rows], change[tile.rows]
+            kept.choose(tile.rows, scores, bends, here, sums, length=self.length, pairwise=self.pairwise)
             clock.row_work()
             if is_sparse(tile.X):
                 accumulate_rows(tile.X, change[tile.rows], tile.weights, product)
@@ -531,23 +536,6 @@ class FindDirections(Operation[DirectionSums]):
             active=changed,
             **clock.seconds(),
         )
-
-    def _choose(
-        self,
-        block: Block,
-        kept: RowSets,
-        tile: Tile,
-        scores: FloatArray,
-        duals: tuple[FloatArray, FloatArray],
-        sums: Float64Array,
-    ) -> None:
-        """Choose the directions of a tile's rows at their shifted scores; `duals` are A and their room."""
-        if np.isnan(kept.norms[tile.rows.start]):
-            kept.norms[tile.rows] = squared_norms(tile.X)
-        scale = block.problem.scale / self.length
-        # The curvature of the dual along the scores of each row alone.
-        bends = np.asarray(scale * tile.weights * kept.norms[tile.rows])
-        kept.choose(tile.rows, scores, bends, duals, sums, length=self.length, pairwise=self.pairwise)
 
     def through(self, run: Runner, view: MapView) -> DirectionSums:
         """Return the sums at weights V of a feature map, whose norm multiplies the curvature."""

@@ -398,7 +398,12 @@ class MixVertices(KernelOperation[VertexProducts]):
             return VertexProducts(stale=block.stop - block.start)
         clock = Clock()
         if self.after is None or self.step is None:
-            u_s, u_t = self._products(block, here)
+            u_s = u_t = 0.0
+            for _, start, stop in block.tiles.bounds():
+                rows = slice(start, stop)
+                U, weights = here.vertices[rows], block.tiles.weights[rows]
+                u_s += float(np.einsum("ij,ij->i", U, here.scores[rows], dtype=np.float64) @ weights)
+                u_t += float(np.einsum("ij,ij->i", U, here.of_vertices[rows], dtype=np.float64) @ weights)
             clock.row_work()
             return VertexProducts(u_s=u_s, u_t=u_t, **clock.seconds())
         with _changing(here, self.after):
@@ -410,15 +415,6 @@ class MixVertices(KernelOperation[VertexProducts]):
                 duals.write(start, stop, A + np.asarray(self.step * (U[rows] - A), dtype=A.dtype))
         clock.row_work()
         return VertexProducts(**clock.seconds())
-
-    def _products(self, block: Block, here: KernelScores) -> tuple[float, float]:
-        u_s = u_t = 0.0
-        for _, start, stop in block.tiles.bounds():
-            rows = slice(start, stop)
-            U, weights = here.vertices[rows], block.tiles.weights[rows]
-            u_s += float(np.einsum("ij,ij->i", U, here.scores[rows], dtype=np.float64) @ weights)
-            u_t += float(np.einsum("ij,ij->i", U, here.of_vertices[rows], dtype=np.float64) @ weights)
-        return u_s, u_t
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
