@@ -112,7 +112,7 @@ class Family:
     linear : whether the conjugate is linear on the domain, as for every hinge.
     smooth : whether the unsmoothed loss is differentiable.
     gradient : the loss itself where a closed form is faster than the column update with c = 0.
-    gradient_rows : the same as a loop over `functions.LossRows`; replaces `gradient`.
+    gradient_rows : the same as a loop over `rows.LossRows`; replaces `gradient`.
     by_class : whether the loss is a sum over classes of functions of one score each.
     curvature : the second derivative, if it has a closed form.
     open_sizes : (form, U) -> diagonal o_ij of the second derivative for the rows of U (b, m), unless about
@@ -335,7 +335,8 @@ class LossWithoutParameters:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"name": self.name, **asdict(self)}
+        plain = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
+        return {"name": self.name, **plain}
 
 
 @dataclass(frozen=True)
@@ -356,10 +357,6 @@ class LossOfWeights(LossWithoutParameters):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rho", checked_weights(self.rho))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"name": self.name, "rho": list(self.rho)}
 
 
 def rank_form(m: int, family: Family, rho: Float64Array, name: str, *, of_others: bool = False) -> LossForm:

@@ -19,9 +19,17 @@ import numpy as np
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import borrowed, jit
 from topline.solvers.losses.base import Curvature, Family, LossForm, LossOfK, LossWithoutParameters
-from topline.solvers.losses.functions import LossRows, conjugate_function, gradient_function, rows_between
 from topline.solvers.losses.hinges import OTHERS_SUM_THEN_HINGE
-from topline.solvers.losses.rows import add_to_sums, is_finite, nearest_by_column
+from topline.solvers.losses.rows import (
+    LossRows,
+    add_to_sums,
+    conjugate_function,
+    gradient_function,
+    is_finite,
+    nearest_by_column,
+    nearest_in_simplex,
+    rows_between,
+)
 from topline.solvers.projections.columns import largest_values
 from topline.solvers.projections.entropic import entropic_column, exponential_column, temperature
 from topline.solvers.projections.exponentials import exp_of_row
@@ -96,21 +104,6 @@ def _curvature_pairs(
                 entries[i, at + k] = -weighted * p[k]
             entries[i, at + j] = weighted * (1.0 - p[j])
             at += j + 1
-
-
-def nearest_in_simplex(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
-    """Return points of {x >= 0, sum x <= 1}, x = -alpha, near the rows A: positive parts, scaled.
-
-    They are the nearest points in the entropy's divergence.  A domain without bounds takes any sum.
-    """
-    x, own = np.maximum(-A, 0.0), y[:, None].astype(np.int64)
-    np.put_along_axis(x, own, 0.0, axis=1)
-    if form.family.bounded:
-        x /= np.maximum(x.sum(axis=1, keepdims=True), 1.0)
-    mass = x.sum(axis=1, keepdims=True)
-    np.negative(x, out=x)
-    np.put_along_axis(x, own, mass, axis=1)
-    return x
 
 
 def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:

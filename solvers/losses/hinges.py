@@ -2,11 +2,15 @@
 
 They differ in the number and weights of ranks, what is cut at 0, whether the own class takes a rank, and the
 margins; all have a conjugate linear in the margins.
+
+The exception is the polyhedral surrogate of the top-k error, whose minimisers rank the k likeliest classes on
+top: with p = e_y - alpha in the simplex, -Phi*(-alpha) = 1 - (the sum of the k largest p_j), the least top-k
+error at the class probabilities p.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,15 +27,33 @@ from topline.solvers.losses.base import (
     flat,
     rank_form,
 )
-from topline.solvers.losses.functions import hinge_conjugate
+from topline.solvers.losses.rows import conjugate_function, hinge_conjugate, nearest_in_simplex
+from topline.solvers.projections.columns import largest_values
 from topline.solvers.projections.isotonic import (
     wtopk_alike_column,
     wtopk_column,
     wtopk_others_column,
     wusunier_column,
 )
-from topline.solvers.projections.simplex import simplex_column
+from topline.solvers.projections.simplex import polyhedral_column, simplex_column
 from topline.solvers.typing import Float64Array
+
+
+@conjugate_function
+def _polyhedral_conjugate(alpha: Any, y: Any, table: Any) -> Any:
+    """Return the sum of all but the k largest entries of p = e_y - alpha."""
+    m, k = len(alpha), int(table[0, 0])
+    p, top = np.empty(m), np.empty(k)
+    for j in range(m):
+        p[j] = -alpha[j]
+    p[y] += 1.0
+    largest_values(p, m, k, -1, top)
+    left, above, level = 0.0, 0, top[k - 1]
+    for j in range(m):
+        left += p[j] if p[j] <= level else 0.0
+        above += p[j] > level
+    return left - (k - above) * level
+
 
 #: Any hinge over one rank.
 MAX = Family("max_hinge", simplex_column, hinge_conjugate, linear=True, ranks=Ranks())
@@ -47,6 +69,7 @@ OTHERS_SUM_THEN_HINGE = Family(
     "others_sum_then_hinge", wtopk_others_column, hinge_conjugate, linear=True,
     ranks=Ranks(own_in_sort=False), of_one_rank=MAX,
 )  # fmt: skip
+_POLYHEDRAL = Family("polyhedral_topk", polyhedral_column, _polyhedral_conjugate, nearest=nearest_in_simplex)
 
 
 @dataclass(frozen=True)
@@ -150,6 +173,29 @@ class WeightedUsunierHinge(LossOfWeights):
 
     name: ClassVar[str] = "weighted_usunier_hinge"
     family: ClassVar[Family] = HINGE_THEN_SUM
+
+
+@dataclass(frozen=True)
+class PolyhedralTopK(LossOfK):
+    """max_r ((s_[1] + ... + s_[r]) / r + 1 - min(k, r) / r) - s_y, k < m.
+
+    Thilagar, Frongillo, Finocchiaro and Goodwill, "Consistent polyhedral surrogates for top-k classification
+    and variants", ICML 2022: the support function of the least top-k error.
+
+    Examples
+    --------
+    >>> from topline import PolyhedralTopK
+    >>> PolyhedralTopK(k=2).form(m=4).convex
+    True
+    """
+
+    name: ClassVar[str] = "polyhedral_topk"
+    family: ClassVar[Family] = _POLYHEDRAL
+    of_others: ClassVar[bool] = True
+
+    def form(self, m: int) -> LossForm:
+        """Return the loss for m classes."""
+        return replace(super().form(m), constants=(float(self.k),))
 
 
 @dataclass(frozen=True, eq=False)

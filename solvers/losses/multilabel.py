@@ -26,14 +26,8 @@ import numpy as np
 
 from topline.solvers.jit_cache import borrowed, jit
 from topline.solvers.losses.base import Family, Labels, LossForm, LossWithoutParameters
-from topline.solvers.losses.functions import conjugate_function, gradient_function
-from topline.solvers.projections.columns import (
-    ColumnProblem,
-    column_function,
-    minus_others,
-    own_class,
-    own_count,
-)
+from topline.solvers.losses.rows import conjugate_function, gradient_function
+from topline.solvers.projections.columns import ColumnProblem, column_function, minus_others, own_shares
 from topline.solvers.projections.entropic import entropic_level
 from topline.solvers.projections.exponentials import exp_of_row
 from topline.solvers.projections.simplex import above, project_on_simplex
@@ -48,7 +42,9 @@ def multilabel_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve the problem of the hinge; returns sum x first."""
     problem = borrowed(problem)
     q, y, c, sets, out = problem.q, problem.y, problem.c, problem.margins, problem.out
-    low, high, next_low, next_high, worst, best = _extremes(q, y, sets)
+    own = problem.work[6][: len(q)]
+    own_shares(sets, y, own)
+    low, high, next_low, next_high, worst, best = _extremes(q, own)
     out[:] = 0.0
     top = (high - low) + 1.0
     if not 0.0 < top < np.inf:
@@ -63,11 +59,8 @@ def multilabel_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     b, d, x, z = problem.work[0], problem.work[1], problem.work[2], problem.work[3]
     owners, others = problem.index_work[2], problem.index_work[3]
     n_x = n_z = 0
-    place, own = 1, own_class(sets, y, 1)
     for j in range(q.shape[0]):
-        if j == own:
-            place += 1
-            own = own_class(sets, y, place)
+        if own[j] > 0.0:
             if low - q[j] > -reach:
                 b[n_x], owners[n_x] = (low - q[j]) / c, j
                 n_x += 1
@@ -87,7 +80,7 @@ def multilabel_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 
 @jit
-def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, float, float, int, int]:
+def _extremes(q: FloatArray, own: Float64Array) -> tuple[float, float, float, float, int, int]:
     """Return the lowest own score, the highest other one, the runner-up of each, and both classes.
 
     Ties go to the lower class; if there is no such class the score is inf, or -inf.
@@ -95,12 +88,9 @@ def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, 
     low = next_low = np.inf
     high = next_high = -np.inf
     worst = best = 0
-    place, own = 1, own_class(sets, y, 1)
     for j in range(q.shape[0]):
         value = np.float64(q[j])
-        if j == own:
-            place += 1
-            own = own_class(sets, y, place)
+        if own[j] > 0.0:
             if value < low:
                 next_low, low, worst = low, value, j
             elif value < next_low:
@@ -116,38 +106,26 @@ def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, 
 def multilabel_entropy_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve the problem of the softmax."""
     problem = borrowed(problem)
-    q, y, c, sets, out = problem.q, problem.y, problem.c, problem.margins, problem.out
-    m = q.shape[0]
-    size = own_count(sets, y)
+    q, c, out, m = problem.q, problem.c, problem.out, len(problem.q)
+    b, weights, shares = problem.work[5][:m], problem.work[0][:m], problem.work[6][:m]
+    size = own_shares(problem.margins, problem.y, shares)
     if size == 0:
         out[:] = 0.0
         return 0.0, 0, True
-    share = 1.0 / size
-    b, weights = problem.work[5][:m], problem.work[0][:m]
     # Differences of scores keep their digits for scores of 1e9.
     start = q[0]
     for j in range(m):
         start = max(start, q[j])
-    place, own = 1, own_class(sets, y, 1)
     highest = -np.inf
     for j in range(m):
-        b[j] = q[j] - start
-        if j == own:
-            place += 1
-            own = own_class(sets, y, place)
-            b[j] += c * share
+        b[j] = (q[j] - start) + c * shares[j]
         highest = max(highest, b[j])
     for j in range(m):
         b[j] -= highest
     entropic_level(b, 0, c, 1, problem.work)
     total = weights.sum()
-    place, own = 1, own_class(sets, y, 1)
     for j in range(m):
-        out[j] = -weights[j] / total
-        if j == own:
-            place += 1
-            own = own_class(sets, y, place)
-            out[j] += share
+        out[j] = shares[j] - weights[j] / total
     return 0.0, m - size, False
 
 
@@ -224,15 +202,10 @@ def _hinge_conjugate(alpha: Float64Array, y: int, sets: Float64Array) -> float:
 @conjugate_function
 def _softmax_conjugate(alpha: Float64Array, y: int, sets: Float64Array) -> float:
     """Return -<p, log p> of p = 1_Y / |Y| - alpha."""
-    size = own_count(sets, y)
-    value = 0.0
-    place, own = 1, own_class(sets, y, 1)
-    for j in range(alpha.shape[0] if size > 0 else 0):
-        p = -alpha[j]
-        if j == own:
-            place += 1
-            own = own_class(sets, y, place)
-            p += 1.0 / size
+    shares, value = np.empty(len(alpha)), 0.0
+    size = own_shares(sets, y, shares)
+    for j in range(len(alpha) if size > 0 else 0):
+        p = shares[j] - alpha[j]
         if p > 0.0:
             value -= p * math.log(p)
     return value
@@ -243,11 +216,11 @@ def _softmax_gradient(
     s: Float64Array, y: int, _rho: Float64Array, sets: Float64Array, u: Float64Array, work: Float64Array
 ) -> tuple[float, float]:
     m = s.shape[0]
-    size = own_count(sets, y)
+    x, shares = work[0][:m], work[1][:m]
+    size = own_shares(sets, y, shares)
     if size == 0:
         u[:] = 0.0
         return 0.0, 0.0
-    x = work[0][:m]
     highest = s[0]
     for j in range(m):
         highest = max(highest, s[j])
@@ -257,16 +230,11 @@ def _softmax_gradient(
     total = u.sum()
     level = math.log(total)
     mean = entropy = 0.0
-    place, own = 1, own_class(sets, y, 1)
     for j in range(m):
         p = u[j] / total
         entropy += p * (level - x[j])
-        u[j] = -p
-        if j == own:
-            place += 1
-            own = own_class(sets, y, place)
-            u[j] += 1.0 / size
-            mean += x[j] / size
+        u[j] = shares[j] - p
+        mean += x[j] * shares[j]
     return level - mean, entropy
 
 

@@ -24,9 +24,8 @@ import numpy as np
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import borrowed, jit
 from topline.solvers.losses.base import Family, Labels, LossForm, rank_form
-from topline.solvers.losses.functions import LossRows, conjugate_function, rows_between
-from topline.solvers.losses.rows import add_to_sums, is_finite
-from topline.solvers.projections.columns import ColumnProblem, column_function, minus_others, own_class
+from topline.solvers.losses.rows import LossRows, add_to_sums, conjugate_function, is_finite, rows_between
+from topline.solvers.projections.columns import ColumnProblem, column_function, minus_others, own_shares
 from topline.solvers.projections.exponentials import exp_of_row, log_of_one_and
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -38,16 +37,12 @@ _MAX_STEPS = 100
 def binary_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve the problems of the hinge."""
     problem = borrowed(problem)
-    q, y, sets = problem.q, problem.y, problem.margins
+    q, own = problem.q, problem.work[0][: len(problem.q)]
+    own_shares(problem.margins, problem.y, own)
     support = 0
     vertex = True
-    place, own = 1, own_class(sets, y, 1)
-    for j in range(q.shape[0]):
-        z, curvature = -1.0, problem.c
-        if j == own:
-            z, curvature = 1.0, problem.c_own
-            place += 1
-            own = own_class(sets, y, place)
+    for j in range(len(q)):
+        z, curvature = (1.0, problem.c_own) if own[j] > 0.0 else (-1.0, problem.c)
         slack = 1.0 - z * q[j]
         a = 0.0
         if slack > 0.0:
@@ -62,16 +57,12 @@ def binary_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 def binary_logistic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve the problems of the logistic loss."""
     problem = borrowed(problem)
-    q, y, sets, out = problem.q, problem.y, problem.margins, problem.out
-    place, own = 1, own_class(sets, y, 1)
-    for j in range(q.shape[0]):
-        if j == own:
-            out[j] = logistic_weight(-q[j], problem.c_own)
-            place += 1
-            own = own_class(sets, y, place)
-        else:
-            out[j] = -logistic_weight(q[j], problem.c)
-    return -1.0, q.shape[0] - 1, False
+    q, own = problem.q, problem.work[0][: len(problem.q)]
+    own_shares(problem.margins, problem.y, own)
+    for j in range(len(q)):
+        z, curvature = (1.0, problem.c_own) if own[j] > 0.0 else (-1.0, problem.c)
+        problem.out[j] = z * logistic_weight(-z * q[j], curvature)
+    return -1.0, len(q) - 1, False
 
 
 @jit
@@ -156,35 +147,23 @@ def logistic_rows(rows: LossRows) -> None:
     for start in range(0, n, len(t)):
         some = rows_between(rows, start, min(start + len(t), n))
         size = some.scores.shape[0] * m
-        _towards_loss(some.scores, some.y, rows.margins, t)
+        # t = -z s
+        t[: len(some.y)] = some.scores
+        _turn_own(t, some.y, rows.margins)
         parts = t.ravel()[:size], e.ravel()[:size], sizes.ravel()[:size], powers.ravel()[:size]
         _shares(*parts)
         _write_back(e, sizes, powers, some)
 
 
 @jit
-def _towards_loss(scores: FloatArray, y: IntArray, table: Float64Array, t: FloatArray) -> None:
-    """Write t = -z s."""
-    for i in range(scores.shape[0]):
-        for j in range(scores.shape[1]):
-            t[i, j] = scores[i, j]
-    _turn_own(t, y, table)
-
-
-@jit
 def _turn_own(rows: FloatArray, y: IntArray, table: Float64Array) -> None:
     """Flip the sign of the own classes of each row."""
-    if table.shape[0] == 0:
-        for i in range(len(y)):
-            rows[i, y[i]] = -rows[i, y[i]]
-        return
     for i in range(len(y)):
-        place = 1
-        own = own_class(table, y[i], place)
-        while own >= 0:
-            rows[i, own] = -rows[i, own]
-            place += 1
-            own = own_class(table, y[i], place)
+        if table.shape[0] == 0:
+            rows[i, y[i]] = -rows[i, y[i]]
+        else:
+            for at in range(int(table[0, y[i]]), int(table[0, y[i] + 1])):
+                rows[i, int(table[0, at])] = -rows[i, int(table[0, at])]
 
 
 @jit

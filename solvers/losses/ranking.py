@@ -210,14 +210,13 @@ def _rank_by_lanes(scores: Any, rule: Any, rows: Any) -> None:
 def _rank_by_sort(scores: Any, rule: Any, rows: Any) -> None:
     """Rank rows for many ranks, by a stable sort of all classes."""
     keys, m = room(len(rule.rho)), scores.shape[1]
-    values, spare = room(m), room(m)
-    order, spare_order = np.empty(m, dtype=np.int64), np.empty(m, dtype=np.int64)
+    values, order = room(m), np.empty(m, dtype=np.int64)
     for i in range(scores.shape[0]):
         row, labels = scores[i], rows.ranked[i]
         own_score = _prepare_row(row, rows.y[i], rule)
         for j in range(m):
             values[j], order[j] = row[j], j
-        sort_decreasing(values, order, m, spare, spare_order)
+        sort_decreasing(values, order, m)
         for place in range(len(keys)):
             keys[place], labels[place] = values[place], order[place]
         _write_row(i, keys, own_score, rule, rows)

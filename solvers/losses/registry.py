@@ -8,33 +8,18 @@ from types import MappingProxyType
 from typing import Any
 
 from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses import entropy, hinges, multilabel
 from topline.solvers.losses.base import Loss, exponential, flat, linear
-from topline.solvers.losses.entropy import (
-    LDRKL,
-    Softmax,
-    SumExponential,
-    TopKEntropy,
-    TruncatedTopKEntropy,
-)
-from topline.solvers.losses.hinges import (
-    MaxHinge,
-    StructuredHinge,
-    TopKHinge,
-    TopKOthersHinge,
-    UsunierHinge,
-    WeightedTopKHinge,
-    WeightedUsunierHinge,
-)
-from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from topline.solvers.losses.one_vs_all import OneVsAll
-from topline.solvers.losses.polyhedral import PolyhedralTopK
 from topline.solvers.names import LOSS_RULES, not_known
 from topline.solvers.typing import Float64Array
 
 _CONSTRUCTORS: tuple[Callable[..., Loss], ...] = (
-    MaxHinge, StructuredHinge, TopKHinge, TopKOthersHinge, UsunierHinge, WeightedTopKHinge,
-    WeightedUsunierHinge, Softmax, LDRKL, SumExponential, TopKEntropy, TruncatedTopKEntropy, PolyhedralTopK,
-    partial(OneVsAll, "hinge"), partial(OneVsAll, "logistic"), MultilabelHinge, MultilabelSoftmax,
+    hinges.MaxHinge, hinges.StructuredHinge, hinges.TopKHinge, hinges.TopKOthersHinge, hinges.UsunierHinge,
+    hinges.WeightedTopKHinge, hinges.WeightedUsunierHinge, entropy.Softmax, entropy.LDRKL,
+    entropy.SumExponential, entropy.TopKEntropy, entropy.TruncatedTopKEntropy, hinges.PolyhedralTopK,
+    partial(OneVsAll, "hinge"), partial(OneVsAll, "logistic"), multilabel.MultilabelHinge,
+    multilabel.MultilabelSoftmax,
 )  # fmt: skip
 #: Every loss by name, with the parameter of its constructor, if any.
 LOSSES: Mapping[str, tuple[Callable[..., Loss], str | None]] = MappingProxyType(

@@ -1,22 +1,93 @@
 """Compiled gradients, losses, conjugates, column updates and nearest points of any loss, row by row.
 
-u = -grad Phi_gamma(s) solves the column problem at q = s, c = gamma (`topline.solvers.losses.functions`), and
-the Fenchel-Young equality gives the loss: Phi_gamma(s) = -<u, s> - Phi*(-u) - (gamma/2) |u|^2.
+u = -grad Phi_gamma(s) solves the column problem at q = s, c = gamma (`projections.columns`), and the
+Fenchel-Young equality gives the loss: Phi_gamma(s) = -<u, s> - Phi*(-u) - (gamma/2) |u|^2.
+
+The functions of a loss that are declared here read and write float64 rows (m,).  `rho` (L,) are the rank
+weights; `margins` is `LossForm.table`: margins (m, m), the table of label sets, a row of constants, or (0, 0)
+for single labels with the margins 1 - e_y.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.losses.base import Labels, LossForm
-from topline.solvers.losses.functions import LossRows
 from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
-from topline.solvers.projections.columns import ColumnProblem, column_workspace, room
+from topline.solvers.projections.columns import ColumnProblem, column_workspace, linear_in_margins, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+
+class LossRows(NamedTuple):
+    """Rows of a problem at given scores, and the outputs for their losses and gradients.
+
+    Attributes
+    ----------
+    scores, y, weights : (b, m), (b,) and (b,).
+    rho, margins : rank weights and table of the form.
+    U : (b, m) receives u_i = -grad Phi, 0 where scores are not finite; may be `scores`.
+    losses : (b,) receives the loss of each row, NaN where scores are not finite; empty to skip.
+    sums : the accumulators of `gradient_rows`.
+    """
+
+    scores: FloatArray
+    y: IntArray
+    weights: Float64Array
+    rho: Float64Array
+    margins: Float64Array
+    U: FloatArray
+    losses: Float64Array
+    sums: Float64Array
+
+
+@jit
+def rows_between(rows: LossRows, start: int, stop: int) -> LossRows:
+    """Return the rows start..stop - 1, sharing the sums."""
+    some = slice(start, stop)
+    return LossRows(
+        rows.scores[some], rows.y[some], rows.weights[some], rows.rho, rows.margins, rows.U[some],
+        rows.losses[some], rows.sums,
+    )  # fmt: skip
+
+
+_ROW = types.Array(types.float64, 1, "C")
+_ROWS = types.Array(types.float64, 2, "C")
+_TABLE = types.Array(types.float64, 2, "C", readonly=True)
+_number, _whole = types.float64, types.int64
+
+_CONJUGATE = _number(_ROW, _whole, _TABLE)
+_TWO = types.UniTuple(_number, 2)  # type: ignore[no-untyped-call]
+_GRADIENT = _TWO(_ROW, _whole, _ROW, _TABLE, _ROW, _ROWS)
+
+
+def conjugate_function(function: Callable[..., float]) -> JitFunction:
+    """Declare a function (alpha, y, margins) that returns -Phi*(-alpha) of a row inside its domain.
+
+    If linear there, it must be linear everywhere: it is also applied to differences of rows.
+    """
+    return JitFunction(function, _CONJUGATE)
+
+
+def gradient_function(function: Callable[..., tuple[float, float]]) -> JitFunction:
+    """Declare a function (s, y, rho, margins, u, work) that evaluates the loss in closed form.
+
+    It writes u = -grad Phi(s), a point of the domain, and returns Phi(s) and -Phi*(-u) (NaN without a dual).
+    """
+    return JitFunction(function, _GRADIENT)
+
+
+@conjugate_function
+def hinge_conjugate(alpha: Any, y: Any, margins: Any) -> Any:
+    """Return -<delta_y, alpha>, as for every hinge of single labels (Hirohashi and Kato, lemma 1)."""
+    return linear_in_margins(alpha, y, margins)
+
 
 #: Placeholder for losses that are not requested.
 _NOT_ASKED = np.empty(0)
@@ -93,11 +164,9 @@ def _envelope_rows(
                     scores.itemsize == 4,
                 )
             )  # fmt: skip
+            common = row[own] if single else row[0] if balanced else 0.0
             value = conjugate(u, own, margins)
-            if single:
-                loss, value = _loss_of_class(row, own, gamma, gamma_own, u, value)
-            else:
-                loss, value = _loss_of_sets(row, balanced, gamma, u, value)
+            loss, value = _loss_of_row(row, common, own if single else -1, (gamma, gamma_own), u, value)
         _write_row(i, u, loss, value, rows)
     keep(owners)
 
@@ -126,29 +195,17 @@ def _write_row(i: int, u: Float64Array, loss: float, conjugate: float, rows: Los
 
 
 @jit
-def _loss_of_class(
-    s: Float64Array, own: int, gamma: float, gamma_own: float, u: Float64Array, conjugate: float
+def _loss_of_row(
+    s: Float64Array, common: float, own: int, gammas: tuple[float, float], u: Float64Array, conjugate: float
 ) -> tuple[float, float]:
-    """Return the loss and -Phi*(-u) - (gamma/2) |u|^2 from u and -Phi*(-u), for single labels."""
-    conjugate -= 0.5 * gamma_own * u[own] * u[own]
+    """Return the loss and -Phi*(-u) - (gamma/2) |u|^2 from u and -Phi*(-u).
+
+    `gammas` are those of the others and of the class `own` (-1: none).  Where rows sum to zero, an offset
+    `common` of the scores drops out.
+    """
     linear = 0.0
     for j in range(len(s)):
-        if j != own:
-            conjugate -= 0.5 * gamma * u[j] * u[j]
-            linear -= u[j] * (s[j] - s[own])
-    return conjugate + linear, conjugate
-
-
-@jit
-def _loss_of_sets(
-    s: Float64Array, balanced: bool, gamma: float, u: Float64Array, conjugate: float
-) -> tuple[float, float]:
-    """Return the same for label sets."""
-    # For rows that sum to zero a common offset of the scores drops out.
-    common = s[0] if balanced else 0.0
-    linear = 0.0
-    for j in range(len(s)):
-        conjugate -= 0.5 * gamma * u[j] * u[j]
+        conjugate -= 0.5 * (gammas[1] if j == own else gammas[0]) * u[j] * u[j]
         linear -= u[j] * (s[j] - common)
     return conjugate + linear, conjugate
 
@@ -262,6 +319,21 @@ def nearest_by_column(form: LossForm, A: Float64Array, y: IntArray) -> Float64Ar
         own = size = np.take_along_axis(A, y[:, None].astype(np.int64), axis=1)
     c = _FAR / np.maximum(size, _TINY)
     return column_updates(form, c * (own - A) - form.margin_rows(y), y, c[:, 0])
+
+
+def nearest_in_simplex(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
+    """Return points of {x >= 0, sum x <= 1}, x = -alpha, near the rows A: positive parts, scaled.
+
+    They are the nearest points in the entropy's divergence.  A domain without bounds takes any sum.
+    """
+    x, own = np.maximum(-A, 0.0), y[:, None].astype(np.int64)
+    np.put_along_axis(x, own, 0.0, axis=1)
+    if form.family.bounded:
+        x /= np.maximum(x.sum(axis=1, keepdims=True), 1.0)
+    mass = x.sum(axis=1, keepdims=True)
+    np.negative(x, out=x)
+    np.put_along_axis(x, own, mass, axis=1)
+    return x
 
 
 def checked_curvature(c: float | Float64Array, rows: int) -> Float64Array:

@@ -26,12 +26,7 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import borrowed, jit
-from topline.solvers.projections.columns import (
-    ColumnProblem,
-    column_function,
-    largest_other,
-    largest_values,
-)
+from topline.solvers.projections.columns import ColumnProblem, column_function, largest_other, largest_values
 from topline.solvers.projections.exponentials import LOWEST, LOWEST_32, exp_of_row, number_for
 from topline.solvers.projections.simplex import largest
 from topline.solvers.typing import Float64Array, FloatArray
@@ -86,7 +81,7 @@ def _row(problem: ColumnProblem, work: FloatArray) -> tuple[float, float]:
     # Whole vectors of classes: further ones have no weight.
     u = work[5][: m if work.itemsize == 8 else min(-(-m // _LANES) * _LANES, 2 * m)]
     # Scores count from the largest, so that 1e9 costs no digits.
-    top = largest(q) if margin == 0.0 else largest_other(q, m, y)[0]
+    top = largest(q) if margin == 0.0 else largest_other(q, y)
     own, highest = q[y], max(((top - q[y]) + margin) * sharp, c)
     for j in range(m):
         u[j] = ((q[j] - own) + margin) * sharp - highest

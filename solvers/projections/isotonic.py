@@ -26,6 +26,7 @@ The weighted Usunier hinge takes one isotonic regression and one biased knapsack
 The multiplier T = c_y S of the second term only shifts b, and isotonic regression commutes with shifts.  With
 v = the regression of sorted b - c rho over the m - 1 other classes the solution is
 x_j = max(0, b_j - max(T, v_j)) / c, and T >= 0 is the root of (c_y/c) sum_j max(0, b_j - max(T, v_j)) = T.
+As max(0, b_j - max(T, v_j)) = b_j - max(v_j, min(T, b_j)), this is the search for T below, w+ = v and w- = b.
 
 The weighted top-k hinge projects on conv({0} u P(rho)), with the own class in the sort:
 
@@ -216,7 +217,7 @@ def scaled_permutahedron(
     blocks = Blocks(work[0], problem.index_work[1], work[1], work[2])
     m = b.shape[0]
     out[:] = 0.0
-    top, _ = largest_other(b, m, skip)
+    top = largest_other(b, skip)
     if not top > 0.0:
         return 0.0, 0, True
     total = rho.sum()
@@ -264,11 +265,11 @@ def wusunier_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     problem = borrowed(problem)
     y, c, c_own, rho = problem.y, problem.c, problem.c_own, problem.rho
     out, work, index = problem.out, problem.work, problem.index_work[0]
-    values, bound, level = work[0], work[3], work[4]
+    values = work[0]
     b = violations(problem)
     m = b.shape[0]
     out[:] = 0.0
-    top, _ = largest_other(b, m, y)
+    top = largest_other(b, y)
     if not top > 0.0:
         return 0.0, 0, True
     # S is at least what the first class alone would take; classes below T = c_y S have no mass.
@@ -276,81 +277,10 @@ def wusunier_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     theta = max(theta, mass_threshold(b, m, y, c, rho, work[3]))
     n = sorted_candidates(b, y, theta, problem)
     blocks = Blocks(values, problem.index_work[1], work[1], work[2])
-    pooled = _bounds(blocks, n, c, rho, bound, level)
-    ratio = c_own / c if c > 0.0 else 1.0
-    threshold, saturated, active = _threshold(values, bound, level, pooled, c_own, ratio)
-    s = 0.0
-    support = 0
-    vertex = saturated == active
-    for i in range(active):
-        x = bound[i]
-        if i >= saturated:
-            x = min(x, (values[i] - threshold) / c)
-        if x > 0.0:
-            out[index[i]] = -x
-            s += x
-            support += 1
-        vertex = vertex and i < rho.shape[0] and x == rho[i]
-    out[y] = s
-    return s, support, vertex
-
-
-@jit
-def _bounds(
-    blocks: Blocks, n: int, c: float, rho: Float64Array, bound: Float64Array, level: Float64Array
-) -> int:
-    """Write u = (b - v) / c and v for each pooled class; return the number of classes that can carry mass."""
-    values, start = blocks.values, blocks.start
-    count = 0
-    for k in range(pool_blocks(blocks, n, rho, c)):
-        first = start[k]
-        base, v = block_base(blocks, k, 1.0, c), block_value(blocks, k, c)
-        for i in range(first, start[k + 1]):
-            bound[i] = max(0.0, base + (values[i] - values[first]) / c) if i > first else base
-            level[i] = v
-            count += 1
-    return count
-
-
-@jit
-def _threshold(
-    values: Float64Array, bound: Float64Array, level: Float64Array, n: int, c_own: float, ratio: float
-) -> tuple[float, int, int]:
-    """Solve the biased knapsack: return T, the number of classes at their bound and the number with mass.
-
-    Both `values` and `level` are non-increasing with level <= values, so the classes at their bound are the
-    first `saturated` ones and the classes with mass the first `active` ones.  T falls from its largest
-    possible value to the interval between breakpoints in which it solves its own equation.
-    """
-    top = 0.0
-    for i in range(n):
-        top += bound[i]
-    top *= c_own
-    saturated = 0
-    full = 0.0
-    while saturated < n and level[saturated] >= top and values[saturated] > 0.0:
-        full += bound[saturated]
-        saturated += 1
-    active = saturated
-    free = 0.0
-    while True:
-        threshold = (c_own * full + ratio * free) / (1.0 + ratio * (active - saturated))
-        event = 0.0
-        if active < n:
-            event = max(event, values[active])
-        if saturated < active:
-            event = max(event, level[saturated])
-        if threshold >= event:
-            return threshold, saturated, active
-        if active == saturated or (active < n and values[active] >= event):
-            free += values[active]
-            active += 1
-        else:
-            free -= values[saturated]
-            full += bound[saturated]
-            saturated += 1
-            if saturated == active:
-                free = 0.0
+    parts, counts = (blocks, blocks), (pool_blocks(blocks, n, rho, c), 0)
+    own = _own_level(parts, counts, n, c, c_own / c if c > 0.0 else 0.0)
+    out[y], support, vertex = _write_around(parts, counts, own, index, c, 1.0, out)
+    return out[y], support, vertex
 
 
 @column_function
@@ -376,7 +306,7 @@ def _one_curvature(problem: ColumnProblem) -> tuple[float, int, bool]:
     b = violations(problem)
     m = b.shape[0]
     out[:] = 0.0
-    top, _ = largest_other(b, m, y)
+    top = largest_other(b, y)
     if not top > 0.0:
         return 0.0, 0, True
     total = rho.sum()
@@ -484,7 +414,7 @@ def _two_curvatures(problem: ColumnProblem) -> tuple[float, int, bool]:
     b = violations(problem)
     m = b.shape[0]
     out[:] = 0.0
-    top, _ = largest_other(b, m, y)
+    top = largest_other(b, y)
     if not top > 0.0:
         return 0.0, 0, True
     theta = mass_threshold(b, m, y, c, rho, work[3])
@@ -497,95 +427,78 @@ def _two_curvatures(problem: ColumnProblem) -> tuple[float, int, bool]:
     t = 1.0
     low = 0.0
     high = np.inf
-    level = 0.0
-    counts = 0, 0
-    above = upto = 0
+    counts, own = (0, 0), (0.0, 0, 0)
     for _ in range(MAX_EVALUATIONS):
         counts = pool_blocks(plus, n, rho, c * t), pool_blocks(minus, n, rho[1:], c * t)
-        level, above, upto = _own_level((plus, minus), counts, n, c * t, ratio, rho)
-        h, slope, scale = _derivative_at_level((plus, minus), counts, c, t, ratio, (level, above, upto))
+        own = _own_level((plus, minus), counts, n, c * t, ratio)
+        h, slope, scale = _derivative_at_level((plus, minus), counts, c, t, ratio, own)
         t, low, high, moved = next_scale(t, h, slope, 16.0 * _EPS * scale, low, high, 1.0)
         if not moved:
             break
-    support, apart = 0, t == 1.0 and above == upto
-    s = 0.0
+    out[y], support, apart = _write_around((plus, minus), counts, own, index, c, t, out)
+    return t, support, apart and t == 1.0
+
+
+@jit
+def _write_around(
+    parts: tuple[Blocks, Blocks], counts: tuple[int, int], own: tuple[float, int, int], index: Int64Array,
+    c: float, t: float, out: Float64Array,
+) -> tuple[float, int, bool]:  # fmt: skip
+    """Write -x of the classes above, at and below the level `own`; returns as `write_blocks`."""
+    values, (level, above, upto) = parts[0].values, own
+    s, support, apart = 0.0, 0, above == upto
     for i in range(above, upto):
         x = max(0.0, (values[i] - level) / c)
         out[index[i]] = -x
         s += x
         support += x > 0.0
-    for part, between in ((plus, (counts[0], 0, above)), (minus, (counts[1], upto, n))):
+    for part, between in ((parts[0], (counts[0], 0, above)), (parts[1], (counts[1], upto, len(values)))):
         total, number, alone = write_blocks(part, between, index, c, t, -1, out)
         s += total
         support += number
         apart = apart and alone
-    out[y] = s
-    return t, support, apart
+    return s, support, apart
 
 
 @jit
 def _own_level(
-    parts: tuple[Blocks, Blocks], counts: tuple[int, int], n: int, ct: float, ratio: float, rho: Float64Array
+    parts: tuple[Blocks, Blocks], counts: tuple[int, int], n: int, ct: float, ratio: float
 ) -> tuple[float, int, int]:
     """Solve T = c_y S(T): return T, the number of classes above it and the end of those at its level.
 
-    T falls from its largest possible value c_y t R. On the way whole blocks of w- join the level and whole
-    blocks of w+ leave it upwards, each once.
+    S falls and is piecewise linear: Newton's method, between bounds, from the largest possible T.
     """
-    (plus, minus), (n_plus, n_minus), b = parts, counts, parts[0].values
-    above = 0
-    upto = 0
-    k_plus = 0
-    k_minus = 0
-    fixed = rho[1:].sum()
-    middle = 0.0
-    ceiling = ratio * ct * rho.sum()
-    while above < n and _value(plus, k_plus, n_plus, above, ct) >= ceiling:
-        above, k_plus, gained = _next_block(plus, k_plus, n_plus, above)
-        fixed += gained
-    while upto < above or (upto < n and _value(minus, k_minus, n_minus, upto, ct) >= ceiling):
-        upto, k_minus, lost = _next_block(minus, k_minus, n_minus, upto)
-        fixed -= lost
-    for i in range(above, upto):
-        middle += b[i]
+    values = parts[0].values
+    low, high = 0.0, ratio * ct * (parts[0].mass[: counts[0]].sum() + parts[1].mass[: counts[1]].sum())
+    level = high
     while True:
-        level = max(0.0, ratio * (ct * fixed + middle) / (1.0 + ratio * (upto - above)))
-        joins = _value(minus, k_minus, n_minus, upto, ct) if upto < n else -np.inf
-        leaves = -np.inf
-        end = above
-        if above < upto:
-            leaves = _value(plus, k_plus, n_plus, above, ct)
-            end, _, _ = _next_block(plus, k_plus, n_plus, above)
-        if not level < max(joins, leaves):
-            return level, above, upto
-        if joins >= leaves or end > upto:
-            first = upto
-            upto, k_minus, lost = _next_block(minus, k_minus, n_minus, upto)
-            fixed -= lost
-            for i in range(first, upto):
-                middle += b[i]
-        else:
-            for i in range(above, end):
-                middle -= b[i]
-            above, k_plus, gained = _next_block(plus, k_plus, n_plus, above)
-            fixed += gained
+        above, fixed, _ = _reaching(parts[0], counts[0], n, ct, level, 0)
+        upto, _, left = _reaching(parts[1], counts[1], n, ct, level, above)
+        middle = 0.0
+        for i in range(above, upto):
+            middle += values[i]
+        found = max(0.0, ratio * (ct * (fixed + left) + middle) / (1.0 + ratio * (upto - above)))
+        low, high = (level, high) if found > level else (low, level)
+        if abs(found - level) <= 4.0 * _EPS * level or not low < 0.5 * (low + high) < high:
+            return found, above, upto
+        level = found if low < found < high else 0.5 * (low + high)
 
 
 @jit
-def _value(blocks: Blocks, k: int, count: int, i: int, ct: float) -> float:
-    """Return the value of block k, or b_i after the last block."""
-    value: float = blocks.values[i]
-    if k < count:
-        value = block_value(blocks, k, ct)
-    return value
+def _reaching(
+    blocks: Blocks, count: int, n: int, ct: float, level: float, least: int
+) -> tuple[int, float, float]:
+    """Return the end (>= least) of the positive blocks that reach a level, and the mass before and after it.
 
-
-@jit
-def _next_block(blocks: Blocks, k: int, count: int, i: int) -> tuple[int, int, float]:
-    """Return the end of block k, k + 1 and its mass; after the last block, single elements of mass 0."""
-    if k < count:
-        return blocks.start[k + 1], k + 1, blocks.mass[k]
-    return i + 1, k, 0.0
+    After the last block each element is one of its own, without mass.
+    """
+    values, mass = blocks.values, blocks.mass
+    end, k = 0, 0
+    while k < count and (end < least or (values[end] > 0.0 and block_value(blocks, k, ct) >= level)):
+        end, k = blocks.start[k + 1], k + 1
+    while k == count and end < n and (end < least or (values[end] > 0.0 and values[end] >= level)):
+        end += 1
+    return end, mass[:k].sum(), mass[k:count].sum()
 
 
 @jit

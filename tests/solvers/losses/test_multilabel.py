@@ -30,7 +30,7 @@ from topline import (
 from topline.solvers.blocks.ascent.sweeps import repeated_sweeps
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses.base import NO_MARGINS
-from topline.solvers.projections.columns import own_class, own_count
+from topline.solvers.projections.columns import own_shares
 from topline.solvers.run import ProblemSpec, compile_jit_functions
 
 X, Y = examples(n=60)
@@ -275,14 +275,14 @@ def test_lists_are_sets():
 
 def test_kernels_read_the_same_sets():
     sets, _ = LabelSets.from_lists([[], [1], [0, 2], [0, 1, 2]], 3)
+    shares = np.empty(3)
     for code in range(len(sets)):
-        count = own_count(sets.table, code)
-        assert [own_class(sets.table, code, place) for place in range(1, count + 1)] == list(
-            sets.labels(code)
-        )
-        assert own_class(sets.table, code, count + 1) == -1
+        size = own_shares(sets.table, code, shares)
+        assert size == len(sets.labels(code)) == np.count_nonzero(shares)
+        np.testing.assert_array_equal(shares * size, sets.indicator(np.array([code]))[0])
     # Without a table y is the one own class.
-    assert [own_class(NO_MARGINS, 2, place) for place in (1, 2)] == [2, -1]
+    assert own_shares(NO_MARGINS, 2, shares) == 1
+    assert shares.tolist() == [0.0, 0.0, 1.0]
 
 
 def test_dict_returns_through_json():

@@ -360,7 +360,7 @@ def test_the_sort_keeps_the_order_of_ties(n) -> None:
     """As NumPy's stable sort; what lies behind the first n stays."""
     for values in inputs(np.random.default_rng(n), n):
         sorted_values, index = np.append(values, 7.5), np.arange(n + 1)
-        sort_decreasing(sorted_values, index, n, np.empty(n + 1), np.empty(n + 1, dtype=np.int64))
+        sort_decreasing(sorted_values, index, n)
         order = np.argsort(-values, kind="stable")
         assert index.tolist() == [*order, n]
         np.testing.assert_array_equal(sorted_values, [*values[order], 7.5])
