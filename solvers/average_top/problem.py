@@ -27,12 +27,12 @@ Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", N
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import expit
@@ -113,90 +113,61 @@ class Pieces:
         return np.where(np.take_along_axis(self.values, largest, axis=0)[0] > 0.0, slopes, 0.0)
 
 
-@runtime_checkable
-class IndividualLoss(Protocol):
-    """A loss of one score as a value: frozen and comparable."""
-
-    #: Name in parameters of estimators.
-    name: ClassVar[str]
-    #: Whether targets are the signs -1 and 1 rather than any numbers.
-    binary: ClassVar[bool]
-
-    def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
-        """Return the pieces at scores z (n,) and targets y (n,)."""
-        ...
-
-
 @dataclass(frozen=True)
-class Hinge:
-    """max(0, 1 - y z)."""
+class IndividualLoss:
+    """A loss of one score; `binary` if targets are the signs -1 and 1 rather than any numbers.
 
-    name: ClassVar[str] = "hinge"
-    binary: ClassVar[bool] = True
+    `pieces` takes scores z (n,) and targets y (n,).
+    """
 
-    def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
-        """Return the one piece 1 - y z."""
-        return Pieces((1.0 - y * z)[None], -y[None], np.zeros((1, len(y))))
-
-
-@dataclass(frozen=True)
-class Logistic:
-    """log2(1 + exp(-y z)): in bits, so that it is 1 at z = 0 like the hinge."""
-
-    name: ClassVar[str] = "logistic"
-    binary: ClassVar[bool] = True
-
-    def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
-        """Return the loss itself, which is smooth."""
-        margin = y * z
-        wrong = expit(-margin)
-        scale = 1.0 / np.log(2.0)
-        values = scale * np.logaddexp(0.0, -margin)
-        return Pieces(values[None], (-scale * y * wrong)[None], (scale * wrong * expit(margin))[None])
+    name: str
+    binary: bool
+    pieces: Callable[[Float64Array, Float64Array], Pieces]
 
 
-@dataclass(frozen=True)
-class Square:
-    """(z - y)^2."""
-
-    name: ClassVar[str] = "square"
-    binary: ClassVar[bool] = False
-
-    def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
-        """Return the loss itself, which is smooth."""
-        residual = z - y
-        return Pieces((residual**2)[None], (2.0 * residual)[None], np.full((1, len(y)), 2.0))
+def _hinge(z: Float64Array, y: Float64Array) -> Pieces:
+    """Return the one piece of max(0, 1 - y z)."""
+    return Pieces((1.0 - y * z)[None], -y[None], np.zeros((1, len(y))))
 
 
-@dataclass(frozen=True)
-class Absolute:
-    """|z - y|."""
+def _logistic(z: Float64Array, y: Float64Array) -> Pieces:
+    """Return log2(1 + exp(-y z)), which is smooth: in bits, so that it is 1 at z = 0 like the hinge."""
+    margin, scale = y * z, 1.0 / np.log(2.0)
+    wrong, values = expit(-margin), scale * np.logaddexp(0.0, -margin)
+    return Pieces(values[None], (-scale * y * wrong)[None], (scale * wrong * expit(margin))[None])
 
-    name: ClassVar[str] = "absolute"
-    binary: ClassVar[bool] = False
 
-    def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
-        """Return z - y and y - z."""
-        residual = z - y
-        ones = np.ones_like(residual)
-        return Pieces(np.stack([residual, -residual]), np.stack([ones, -ones]), np.zeros((2, len(y))))
+def _square(z: Float64Array, y: Float64Array) -> Pieces:
+    """Return (z - y)^2, which is smooth."""
+    return Pieces(((z - y) ** 2)[None], (2.0 * (z - y))[None], np.full((1, len(y)), 2.0))
+
+
+def _absolute(z: Float64Array, y: Float64Array) -> Pieces:
+    """Return the pieces z - y and y - z of |z - y|."""
+    signs = np.array([[1.0], [-1.0]])
+    return Pieces(signs * (z - y), np.broadcast_to(signs, (2, len(y))), np.zeros((2, len(y))))
 
 
 #: Every loss by name.
 INDIVIDUAL_LOSSES: Mapping[str, IndividualLoss] = MappingProxyType(
-    {loss.name: loss for loss in (Hinge(), Logistic(), Square(), Absolute())}
+    {
+        "hinge": IndividualLoss("hinge", True, _hinge),
+        "logistic": IndividualLoss("logistic", True, _logistic),
+        "square": IndividualLoss("square", False, _square),
+        "absolute": IndividualLoss("absolute", False, _absolute),
+    }
 )
 
 
 def individual_loss(loss: Any) -> IndividualLoss:
     """Return the named loss, or the value itself; InvalidProblemError lists the losses."""
-    if isinstance(loss, str) and loss in INDIVIDUAL_LOSSES:
-        return INDIVIDUAL_LOSSES[loss]
-    if isinstance(loss, type) or not isinstance(loss, IndividualLoss):
+    if isinstance(loss, IndividualLoss):
+        return loss
+    if not isinstance(loss, str) or loss not in INDIVIDUAL_LOSSES:
         raise InvalidProblemError(
             f"there is no individual loss {loss!r}; use one of {', '.join(INDIVIDUAL_LOSSES)}"
         )
-    return loss
+    return INDIVIDUAL_LOSSES[loss]
 
 
 #: w = 0 counts as optimal if its value is certified to this fraction.
@@ -327,11 +298,14 @@ class AverageTopResult(HasObjective):
 
 def is_converged(problem: AverageTopProblem, w: Float64Array, primal: float, dual: float, tol: float) -> bool:
     """Return whether w is within tol, and w = 0 known to be optimal or known not to be."""
-    objective = Objective(primal, dual)
-    if objective.relative_gap > tol:
-        return False
-    zero_is_within = float(w @ w) <= 2.0 * problem.C * max(objective.gap, 0.0)
-    return not zero_is_within or Objective(problem.at_zero, dual).relative_gap <= _ZERO
+    return Objective(primal, dual).relative_gap <= tol and (
+        not _zero_is_near(problem, w, primal, dual) or Objective(problem.at_zero, dual).relative_gap <= _ZERO
+    )
+
+
+def _zero_is_near(problem: AverageTopProblem, w: Float64Array, primal: float, dual: float) -> bool:
+    """Return whether the gap leaves room for w = 0 as the optimum."""
+    return float(w @ w) <= 2.0 * problem.C * max(primal - dual, 0.0)
 
 
 def finished(
@@ -352,8 +326,8 @@ def finished(
     objective = Objective(primal, dual)
     if not objective.finite:
         return AverageTopResult(objective, w, Status.NONFINITE, iterations, collapsed=False, bound=bound)
-    near = float(w @ w) <= 2.0 * problem.C * max(objective.gap, 0.0)
-    at_zero = near and Objective(problem.at_zero, dual).relative_gap <= max(tol, _ZERO)
+    at_zero = _zero_is_near(problem, w, primal, dual)
+    at_zero = at_zero and Objective(problem.at_zero, dual).relative_gap <= max(tol, _ZERO)
     if at_zero:
         w, primal = np.zeros_like(w), problem.at_zero
     # D exceeds P only by rounding.

@@ -195,9 +195,9 @@ def interior_point(problem: AverageTopProblem, tol: float, max_iterations: int) 
     """
     with blas_threads_for(problem.n * problem.d * min(problem.n, problem.d)):
         rows, basis = rotated(problem.X)
-        best, iteration, ended = _iterate(replace(problem, X=rows), tol, max_iterations)
-        w = basis @ best.w
-    bound = None if best.bound is None else problem.lower_bound(best.bound.u, best.bound.b, best.bound.p)
+        best, bound, iteration, ended = _iterate(replace(problem, X=rows), tol, max_iterations)
+        w = basis @ best
+    bound = None if bound is None else problem.lower_bound(bound.u, bound.b, bound.p)
     return finished(
         problem, w, problem.primal(w), -np.inf if bound is None else bound.value, tol=tol,
         iterations=iteration, unsolved=ended, bound=bound,
@@ -217,48 +217,34 @@ def rotated(X: Any) -> tuple[Float64Array, Float64Array]:
     return np.ascontiguousarray(left[:, :kept] * sizes[:kept]), np.ascontiguousarray(right[:kept].T)
 
 
-@dataclass
-class _Best:
-    """The best w with its P, and the best bound so far."""
-
-    w: Float64Array
-    primal: float = np.inf
-    bound: LowerBound | None = None
-
-    @property
-    def dual(self) -> float:
-        return -np.inf if self.bound is None else self.bound.value
-
-    def see(self, w: Float64Array, primal: float, bound: LowerBound) -> None:
-        if primal < self.primal:
-            self.w, self.primal = w, primal
-        if bound.value > self.dual:
-            self.bound = bound
-
-
-def _iterate(problem: AverageTopProblem, tol: float, max_iterations: int) -> tuple[_Best, int, Status]:
-    """Return the best found, the number of rounds and the status if tol was not reached."""
+def _iterate(
+    problem: AverageTopProblem, tol: float, max_iterations: int
+) -> tuple[Float64Array, LowerBound | None, int, Status]:
+    """Return the best w and bound found, the number of rounds and the status if tol was not reached."""
     point = _start(problem)
     z = problem.scores(point.w)
-    best, gap, stalled = _Best(point.w), np.inf, 0
+    best, least, bound = point.w, np.inf, None
+    smallest, stalled = np.inf, 0
     for iteration in range(max_iterations + 1):
         pieces = problem.pieces(z)
         # The multipliers give a lower bound: every piece is a convex lower bound of a loss.
         u = (point.p * pieces.slopes).sum(axis=0)
         b = float(np.vdot(point.p, pieces.values)) - float(u @ z)
-        primal, bound = problem.value(point.w, pieces), problem.lower_bound(u, b, point.p.sum(axis=0))
-        if not (np.isfinite(primal) and np.isfinite(bound.value)):
-            return best, iteration, Status.NO_PROGRESS
-        best.see(point.w, primal, bound)
-        stalled = 0 if best.primal - best.dual < _PROGRESS * gap else stalled + 1
-        gap = min(gap, best.primal - best.dual)
-        if is_converged(problem, best.w, best.primal, best.dual, tol) or stalled > _PATIENCE_INSIDE:
-            return best, iteration, Status.NO_PROGRESS
+        primal, found = problem.value(point.w, pieces), problem.lower_bound(u, b, point.p.sum(axis=0))
+        if not (np.isfinite(primal) and np.isfinite(found.value)):
+            return best, bound, iteration, Status.NO_PROGRESS
+        best, least = (point.w, primal) if primal < least else (best, least)
+        bound = found if bound is None or found.value > bound.value else bound
+        gap = least - bound.value
+        stalled = 0 if gap < _PROGRESS * smallest else stalled + 1
+        smallest = min(smallest, gap)
+        if is_converged(problem, best, least, bound.value, tol) or stalled > _PATIENCE_INSIDE:
+            return best, bound, iteration, Status.NO_PROGRESS
         try:
             point, z = _next(problem, point, pieces)
         except linalg.LinAlgError:
-            return best, iteration, Status.NO_PROGRESS
-    return best, max_iterations, Status.MAX_PASSES
+            return best, bound, iteration, Status.NO_PROGRESS
+    return best, bound, max_iterations, Status.MAX_PASSES
 
 
 def _next(
@@ -320,11 +306,6 @@ def bundle(problem: AverageTopProblem, tol: float, max_iterations: int) -> Avera
     Rounds grow with 1/tol and with C; large C and small tolerances call for the interior point.  The status
     is MAX_PASSES if the rounds ran out.
     """
-    with blas_threads_for(problem.n * problem.d):
-        return _corrected(problem, tol, max_iterations)
-
-
-def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> AverageTopResult:
     lam = 1.0 / problem.C
     atoms = Atoms(
         W=np.zeros((1, problem.d, 1)), conjugate_means=np.zeros(1), weights=np.ones(1), gram=np.zeros((1, 1))
@@ -332,26 +313,27 @@ def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> A
     w, best_w = np.zeros(problem.d), np.zeros(problem.d)
     primal, dual = np.inf, 0.0
     iteration = stalled = 0
-    while True:
-        value, cut = problem.evaluated(w)
-        if not (math.isfinite(value) and math.isfinite(cut.value)):
-            return finished(
-                problem, w, value, cut.value, tol=tol, iterations=iteration, unsolved=Status.NONFINITE
-            )
-        before = (primal, dual)
-        if value < primal:
-            best_w, primal = w, value
-        atoms, _ = atoms.with_atom(lam, cut.w[:, None], cut.b)
-        weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
-        atoms = atoms.weighted(weights, idle=_IDLE)
-        W, b = atoms.point()
-        w = W[:, 0]
-        dual = max(dual, b - float(w @ w) / (2.0 * problem.C))
-        stalled = 0 if (primal, dual) != before else stalled + 1
-        done = is_converged(problem, best_w, primal, dual, tol)
-        if done or stalled > _PATIENCE or iteration == max_iterations:
-            break
-        iteration += 1
+    with blas_threads_for(problem.n * problem.d):
+        while True:
+            value, cut = problem.evaluated(w)
+            if not (math.isfinite(value) and math.isfinite(cut.value)):
+                return finished(
+                    problem, w, value, cut.value, tol=tol, iterations=iteration, unsolved=Status.NONFINITE
+                )
+            before = (primal, dual)
+            if value < primal:
+                best_w, primal = w, value
+            atoms, _ = atoms.with_atom(lam, cut.w[:, None], cut.b)
+            weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
+            atoms = atoms.weighted(weights, idle=_IDLE)
+            W, b = atoms.point()
+            w = W[:, 0]
+            dual = max(dual, b - float(w @ w) / (2.0 * problem.C))
+            stalled = 0 if (primal, dual) != before else stalled + 1
+            done = is_converged(problem, best_w, primal, dual, tol)
+            if done or stalled > _PATIENCE or iteration == max_iterations:
+                break
+            iteration += 1
     unsolved = Status.MAX_PASSES if iteration == max_iterations else Status.NO_PROGRESS
     return finished(problem, best_w, primal, dual, tol=tol, iterations=iteration, unsolved=unsolved)
 
@@ -454,9 +436,7 @@ def minimise_with_kernel(
     primal, coefficients = next(
         (value, candidate) for value, candidate in zip(values, candidates, strict=True) if value <= enough
     )
-    expansion = KernelExpansion.of(
-        features.kernel, features.train, np.arange(problem.n), coefficients[:, None]
-    )
+    expansion = features.expansion(coefficients[:, None])
     objective = Objective(primal, min(dual, primal))  # but for rounding D is the smaller
     solved = objective.reaches(tol)
     status = Status.SOLVED if solved else result.status

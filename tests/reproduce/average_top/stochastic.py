@@ -25,12 +25,8 @@ import numpy as np
 
 from tests.reproduce.average_top.certificates import certify
 from topline.solvers.average_top.problem import (
-    Absolute,
     AverageTopProblem,
     C_to_equation_3,
-    Hinge,
-    Logistic,
-    Square,
 )
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import HasObjective, Objective
@@ -39,9 +35,7 @@ from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, Int64Array
 
 #: Losses by number, as the compiled steps know them.
-_CODES: Mapping[str, int] = MappingProxyType(
-    {Hinge.name: 0, Logistic.name: 1, Square.name: 2, Absolute.name: 3}
-)
+_CODES: Mapping[str, int] = MappingProxyType({"hinge": 0, "logistic": 1, "square": 2, "absolute": 3})
 #: The logistic loss without the factor that makes it 1 at a score of 0.
 _NATS = 4
 

@@ -28,7 +28,7 @@ from topline import (
     UnsupportedCombinationError,
     solve,
 )
-from topline.solvers.average_top import Absolute, Hinge, minimise, minimise_with_kernel
+from topline.solvers.average_top import INDIVIDUAL_LOSSES, minimise, minimise_with_kernel
 from topline.solvers.average_top.estimators import CollapsedWarning
 from topline.solvers.kernels import RBFKernel, WithConstant
 
@@ -43,7 +43,7 @@ def with_ones(X):
     return np.column_stack([X, np.ones(len(X))])
 
 
-@pytest.mark.parametrize("loss", ["hinge", "logistic", Hinge()])
+@pytest.mark.parametrize("loss", ["hinge", "logistic", INDIVIDUAL_LOSSES["hinge"]])
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_two_classes_are_the_problem_of_signs(loss, fit_intercept) -> None:
     model = AverageTopKClassifier(loss, k=22.5, C=7.0, fit_intercept=fit_intercept, tol=1e-8)
@@ -63,7 +63,7 @@ def test_two_classes_are_the_problem_of_signs(loss, fit_intercept) -> None:
     np.testing.assert_array_equal(model.predict(BINARY_X), NAMES[(scores > 0).astype(int)])
 
 
-@pytest.mark.parametrize("loss", ["square", "absolute", Absolute()])
+@pytest.mark.parametrize("loss", ["square", "absolute", INDIVIDUAL_LOSSES["absolute"]])
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_regression_is_the_problem_of_numbers(loss, fit_intercept) -> None:
     model = AverageTopKRegressor(loss, k=22.5, C=7.0, fit_intercept=fit_intercept, tol=1e-8)

@@ -28,7 +28,6 @@ from topline.solvers.average_top import (
     C_from_equation_3,
     C_from_svm,
     C_to_equation_3,
-    Hinge,
     average_top,
     individual_loss,
     kth_largest,
@@ -310,8 +309,9 @@ def test_a_score_of_zero_costs_one(name) -> None:
 
 
 def test_losses_by_name_and_value() -> None:
-    assert individual_loss("hinge") == Hinge() == individual_loss(Hinge())
-    for wrong in ("topk_hinge", Hinge, 3):
+    hinge = INDIVIDUAL_LOSSES["hinge"]
+    assert individual_loss("hinge") is hinge is individual_loss(hinge)
+    for wrong in ("topk_hinge", type(hinge), 3):
         with pytest.raises(InvalidProblemError, match="use one of hinge, logistic, square, absolute"):
             individual_loss(wrong)
 
