@@ -44,17 +44,21 @@ def is_narrow(X: FloatArray, m: int) -> bool:
 @jit(fastmath={"reassoc", "contract", "nsz"})
 def multiply_rows(X: FloatArray, columns: FloatArray, out: FloatArray) -> None:
     """Write the inner products of at least four rows of X (b, d) with `columns` (m, d) to `out` (b, m)."""
-    b, m = out.shape
+    rows, m = out.shape
     size, grouped = X.shape[1] * X.itemsize, m - m % _COLUMNS
-    for start in range(0, b, _ROWS):
+    for start in range(0, rows, _ROWS):
         # The last group overlaps the one before and recomputes the same numbers.
-        i = min(start, b - _ROWS)
-        for following in range(i + _ROWS, min(i + 2 * _ROWS, b)):
+        i = min(start, rows - _ROWS)
+        for following in range(i + _ROWS, min(i + 2 * _ROWS, rows)):
             fetch(X, following, size)
         for j in range(0, grouped, _COLUMNS):
             _four_times_five(X, i, columns, j, out)
         for j in range(grouped, m):
-            _four_times_one(X, i, columns, j, out)
+            a = b = c = d = out.dtype.type(0.0)
+            for k in range(X.shape[1]):
+                w = columns[j, k]
+                a, b, c, d = a + X[i, k] * w, b + X[i + 1, k] * w, c + X[i + 2, k] * w, d + X[i + 3, k] * w
+            out[i, j], out[i + 1, j], out[i + 2, j], out[i + 3, j] = a, b, c, d
 
 
 @jit(fastmath={"reassoc", "contract", "nsz"})
@@ -80,15 +84,6 @@ def _four_times_five(X: FloatArray, i: int, columns: FloatArray, j: int, out: Fl
     out[i, j], out[i, j + 1], out[i, j + 2], out[i, j + 3], out[i, j + 4] = c0, c1, c2, c3, c4
     i += 1
     out[i, j], out[i, j + 1], out[i, j + 2], out[i, j + 3], out[i, j + 4] = d0, d1, d2, d3, d4
-
-
-@jit(fastmath={"reassoc", "contract", "nsz"})
-def _four_times_one(X: FloatArray, i: int, columns: FloatArray, j: int, out: FloatArray) -> None:
-    a = b = c = d = out.dtype.type(0.0)
-    for k in range(X.shape[1]):
-        w = columns[j, k]
-        a, b, c, d = a + X[i, k] * w, b + X[i + 1, k] * w, c + X[i + 2, k] * w, d + X[i + 3, k] * w
-    out[i, j], out[i + 1, j], out[i + 2, j], out[i + 3, j] = a, b, c, d
 
 
 @jit(fastmath={"contract"})

@@ -310,11 +310,17 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
         _refuse_labels(y)
         check_classification_targets(y)
         classes, labels = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            raise InvalidProblemError(
-                f"every label is {classes[0]}, which is one class; give examples of at least two classes"
-            )
+        refuse_one_class(classes)
         return X, classes, labels
+
+
+def refuse_one_class(classes: np.ndarray[Any, Any]) -> None:
+    """Refuse fewer than two classes."""
+    if len(classes) < 2:
+        given = (
+            f"every label is {classes[0]}, which is one class" if len(classes) else "no example has a label"
+        )
+        raise InvalidProblemError(f"{given}; give examples of at least two classes")
 
 
 def _refuse_labels(y: np.ndarray[Any, Any]) -> None:

@@ -19,7 +19,14 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 
 from topline.solvers.core.state import SolveResult
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.base import ROWS, ScoringClassifier, Training, combined_weights, seed_of
+from topline.solvers.estimators.base import (
+    ROWS,
+    ScoringClassifier,
+    Training,
+    combined_weights,
+    refuse_one_class,
+    seed_of,
+)
 from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
 from topline.solvers.losses import LabelSets, Loss, checked_k, make_loss
 from topline.solvers.names import DEFAULT_METHOD
@@ -61,13 +68,13 @@ class Targets:
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
-        _refuse_one_label(classes)
+        refuse_one_class(classes)
         m = len(classes)
         return cls(TargetForm.SINGLE, classes, LabelSets(np.arange(m + 1), np.arange(m), m), codes)
 
     @classmethod
     def _several(cls, form: TargetForm, classes: np.ndarray[Any, Any], Y: Any) -> Targets:
-        _refuse_one_label(classes)
+        refuse_one_class(classes)
         sets, codes = LabelSets.from_indicator(Y)
         return cls(form, classes, sets, codes)
 
@@ -115,15 +122,6 @@ def indicator_of(
     for i, labels in enumerate(y):
         rows[i, [place[label] for label in labels if label in place]] = True
     return rows, np.asarray(rows.sum(axis=1) == np.array([len(labels) for labels in y]))
-
-
-def _refuse_one_label(classes: np.ndarray[Any, Any]) -> None:
-    if len(classes) < 2:
-        raise InvalidProblemError(
-            f"every label is {classes[0]}, which is one class; give examples of at least two classes"
-            if len(classes)
-            else "no example has a label; give examples of at least two classes"
-        )
 
 
 #: The rule that predicts the same number of labels for every row.

@@ -45,7 +45,6 @@ from topline.solvers.core.rows import RowSource, as_rows, slab_bounds, squared_n
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.crew import one_blas_thread
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.jit_cache import JitFunction, jit
 from topline.solvers.kernels import KernelResult
 from topline.solvers.losses import Softmax, ranking
 from topline.solvers.losses.rows import gradient_rows
@@ -122,30 +121,6 @@ def scores_of(X: RowSource, W: FloatArray) -> Float64Array:
     for start, stop, rows in read_rows(X):
         out[start:stop] = rows @ W
     return out
-
-
-@jit
-def _conjugate_rows(
-    conjugate: JitFunction,
-    A: Float64Array,
-    y: Int32Array,
-    weights: Float64Array,
-    gamma: float,
-    gamma_own: float,
-    margins: Float64Array,
-    out: Float64Array,
-) -> None:
-    m = A.shape[1]
-    row = np.empty(m)
-    for i in range(A.shape[0]):
-        out[i] = 0.0
-        if weights[i] == 0.0:
-            continue
-        square = 0.0
-        for j in range(m):
-            row[j] = A[i, j] / weights[i]
-            square += (gamma_own if j == y[i] else gamma) * row[j] * row[j]
-        out[i] = weights[i] * (conjugate(row, y[i], margins) - 0.5 * square)
 
 
 #: Default number of folds.
@@ -309,9 +284,11 @@ def trained_point(
         product += rows.T @ duals[start:stop]
         norms[start:stop] = squared_norms(rows)
     W_dual = problem.scale * product
-    conjugates = np.empty(problem.n)
-    _conjugate_rows(form.conjugate, duals, y, weights, *gammas, form.table, conjugates)
-    excess = weights * losses - conjugates + np.einsum("ij,ij->i", duals, scores)
+    shares, table = duals / np.where(weights > 0.0, weights, 1.0)[:, None], form.table
+    conjugates = np.array([form.conjugate(*row, table) for row in zip(shares, y.tolist(), strict=True)])
+    own = shares[np.arange(problem.n), y]
+    squares = gammas[0] * np.einsum("ij,ij->i", shares, shares) + (gammas[1] - gammas[0]) * np.square(own)
+    excess = weights * (losses - conjugates + 0.5 * squares) + np.einsum("ij,ij->i", duals, scores)
     return DualPoint(
         problem, X, y, weights, duals, judged, W_dual, scores, scores_of(X, W_dual), losses, excess, norms
     )
@@ -351,8 +328,8 @@ def leave_out_each(
         middle, more = margins_of(point.scores, point.y, k)[0], 0
         if fold is not None:
             middle, more = held_out_margins(point, k, fold, watch)
-        found = replace(found, middle=np.clip(middle, found.low, found.high))
-        stepped = _stepped(point, found, k, passes, max_passes, watch)
+        found = replace(found, margins=np.clip(middle, found.low, found.high))
+        stepped = _stepped(point, found, passes, max_passes, watch)
     return replace(stepped, passes=stepped.passes + more, folds=folds)
 
 
@@ -413,27 +390,26 @@ def held_out_margins(
 
 
 def _stepped(
-    point: DualPoint, found: Margins, k: int, passes: int, budget: int, watch: Watch | None
+    point: DualPoint, found: LeaveOneOut, passes: int, budget: int, watch: Watch | None
 ) -> LeaveOneOut:
     """Take exact steps without each row of uncertain sign, those that look wrong first."""
-    middle, low, high, rival = (
-        found.middle.copy(), found.low.copy(), found.high.copy(), found.rival.copy()
-    )  # fmt: skip
+    margins, low, high = (values.copy() for values in (found.margins, found.low, found.high))
+    suggested = found.suggested.copy()
     # The clearest of those that look wrong lead: they cost least.
-    doubtful = middle[found.open]
+    doubtful = margins[found.open]
     order = np.where(doubtful < 0.0, -1.0, 1.0) / (1.0 + np.abs(doubtful))
-    waiting = found.open[np.argsort(order, kind="stable")]
+    waiting = np.flatnonzero(found.open)[np.argsort(order, kind="stable")]
     for row in waiting.tolist():
         if passes >= budget:
             break
-        steps, more = margin_without(point, row, k, float(middle[row]), budget - passes)
+        steps, more = margin_without(point, row, found.k, float(margins[row]), budget - passes)
         passes += more
         low[row], high[row] = max(low[row], steps.low[0]), min(high[row], steps.high[0])
-        middle[row] = min(max(steps.middle[0], low[row]), high[row])
-        rival[row] = steps.rival[0]
+        margins[row] = min(max(steps.margins[0], low[row]), high[row])
+        suggested[row] = steps.suggested[0]
         if watch is not None:
             watch(more)
-    return LeaveOneOut(middle, low, high, rival, k, passes)
+    return LeaveOneOut(margins, low, high, suggested, found.k, passes)
 
 
 #: Safety factor: the interval must be this much shorter than needed to separate the margin from zero.
@@ -479,7 +455,7 @@ def continued(
 
 def margin_without(
     point: DualPoint, row: int, k: int, estimate: float, max_passes: int
-) -> tuple[Margins, int]:
+) -> tuple[LeaveOneOut, int]:
     """Return a row's margin without itself, by steps until its sign is certain, and the passes."""
     problem = point.problem
     weights, A = point.weights.copy(), point.A.copy()
@@ -487,7 +463,8 @@ def margin_without(
     if not weights.any():
         # Without any rows the optimum is W = 0.
         zero = np.zeros(1)
-        return Margins(zero, zero, zero, (point.y[row : row + 1] == 0).astype(np.int64)), 0
+        rival = (point.y[row : row + 1] == 0).astype(np.int64)
+        return LeaveOneOut(zero, zero, zero, rival, k, 0), 0
     start: tuple[Float64Array, FloatArray] = point.W, A
     x = as_rows(point.X[row : row + 1], _FLOAT64)
     norm, passes = point.norms[row : row + 1], 0
@@ -499,8 +476,8 @@ def margin_without(
         passes += result.passes
         radius = np.array([math.sqrt(max(2.0 * result.gap, 0.0) / problem.lam)])
         found = margins_around(np.asarray(x @ result.W), point.y[row : row + 1], radius, norm, k)
-        estimate = float(found.middle[0])
-        if not len(found.open) or passes >= max_passes or wanted <= _SMALLEST:
+        estimate = float(found.margins[0])
+        if not found.open.any() or passes >= max_passes or wanted <= _SMALLEST:
             break
         start = result.W, start[1] if result.A is None else result.A
     return found, passes
@@ -524,31 +501,16 @@ def boundary_rows(A: FloatArray, y: IntArray, m: int, most: int) -> dict[int, In
 _ROUNDING = 1e-12
 
 
-@dataclass(frozen=True, eq=False)
-class Margins:
-    """Leave-one-out margins (b,): certified `low` <= exact <= `high`, best estimate `middle`, best rival."""
-
-    middle: Float64Array
-    low: Float64Array
-    high: Float64Array
-    rival: Int64Array
-
-    @property
-    def open(self) -> Int64Array:
-        """Positions of margins of uncertain sign."""
-        return np.flatnonzero((self.low <= 0.0) & (self.high >= 0.0))
-
-
 def margins_around(
     scores: Float64Array, y: IntArray, radius: Float64Array, norms: Float64Array, k: int
-) -> Margins:
+) -> LeaveOneOut:
     """Return margins at scores (b, m) of weights with errors of at most `radius` (b,); `norms` are |x|^2.
 
     Each difference of two classes changes by at most sqrt(2) |x| radius.
     """
     middle, rival = margins_of(scores, y, k)
     reach = np.sqrt(2.0 * norms) * radius + _ROUNDING * (1.0 + np.abs(scores).max(axis=1, initial=0.0))
-    return Margins(middle, middle - reach, middle + reach, rival)
+    return LeaveOneOut(middle, middle - reach, middle + reach, rival, k, 0)
 
 
 def margins_of(scores: Float64Array, y: IntArray, k: int) -> tuple[Float64Array, Int64Array]:
@@ -561,7 +523,7 @@ def margins_of(scores: Float64Array, y: IntArray, k: int) -> tuple[Float64Array,
     return scores[rows, y] - limit, rival
 
 
-def free_margins(point: DualPoint, k: int) -> Margins:
+def free_margins(point: DualPoint, k: int) -> LeaveOneOut:
     """Return the margins of all rows that the dual point alone certifies."""
     problem, scale = point.problem, point.problem.scale
     apart = point.scores - point.dual_scores

@@ -13,6 +13,7 @@ from scipy import sparse
 
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError
+from topline.solvers.kernels import LinearKernel
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 #: Rows of a block: its products with another take 4 MB in float32.
@@ -52,7 +53,7 @@ def nearest_neighbours(units: Any, rows: Int64Array, count: int) -> tuple[Int64A
     cosines = np.full((len(rows), count), -np.inf)
     for low in range(0, n, _BLOCK):
         high = min(low + _BLOCK, n)
-        found = _products(queries, units[low:high]).astype(np.float64)
+        found = LinearKernel().tile(queries, units[low:high]).astype(np.float64)
         here = np.flatnonzero((low <= rows) & (rows < high))
         found[here, rows[here] - low] = -np.inf
         values = np.hstack([cosines, found])
@@ -82,7 +83,7 @@ def near_duplicates(units: Any, cosine: float, most: int = 100_000) -> Pairs:
         end = int(np.searchsorted(along[order], along[mine[-1]] + reach, side="right"))
         for start in range(low, max(end, low + 1), _BLOCK):
             others = order[start : start + _BLOCK]
-            found = _products(units[mine], units[others])
+            found = LinearKernel().tile(units[mine], units[others])
             left, right = np.nonzero(found >= cosine - _ROUNDING)
             ahead = low + left < start + right
             left, right = left[ahead], right[ahead]
@@ -106,8 +107,3 @@ def _projections(units: Any) -> FloatArray:
             direction[0] = size = 1.0
         direction /= size
     return np.asarray(units @ direction).ravel()
-
-
-def _products(U: Any, V: Any) -> FloatArray:
-    found = U @ V.T
-    return np.asarray(found.toarray() if is_sparse(found) else found)

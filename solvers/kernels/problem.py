@@ -82,6 +82,11 @@ class KernelFeatures:
             rows = np.zeros((len(K), 1))
         return cls(kernel, train, K, rows, pivots, dropped)
 
+    def expansion(self, coefficients: Float64Array, rows: Any = None) -> KernelExpansion:
+        """Return the function of these coefficients of the training rows, or of some by their numbers."""
+        support = np.arange(len(self.K)) if rows is None else rows
+        return KernelExpansion.of(self.kernel, self.train, support, coefficients)
+
     def coefficients(self, W: Float64Array) -> Float64Array:
         """Return C (r, m) with rows W = K[:, pivots] C up to E, for weights W (r, m) of the features."""
         if not len(self.pivots):
@@ -314,19 +319,17 @@ def certified_on_matrix(
     A: FloatArray | None,
 ) -> dict[str, Any]:
     """Return P, D and the gap of a result on K itself, and the expansion that gives its scores."""
-    kernel, train = features.kernel, features.train
-    everyone = np.arange(problem.n)
     if not math.isfinite(result.primal):
         unknown = np.full((problem.n, problem.m), math.nan)
-        return {"expansion": KernelExpansion.of(kernel, train, everyone, unknown)}
+        return {"expansion": features.expansion(unknown)}
     of_duals: dict[str, Any] = {}
     if A is not None:
-        expansion = KernelExpansion.of(kernel, train, everyone, problem.scale * np.asarray(A, np.float64))
+        expansion = features.expansion(problem.scale * np.asarray(A, np.float64))
         of_duals = {"expansion": expansion, **values_on_matrix(features.K, problem, labels, weights, A)}
         if result.W_dual is None:
             return of_duals
     C = features.coefficients(result.W)
-    expansion = KernelExpansion.of(kernel, train, features.pivots, C)
+    expansion = features.expansion(C, features.pivots)
     if not len(C):
         return {"expansion": expansion}
     columns = np.ascontiguousarray(features.K[:, features.pivots])

@@ -88,16 +88,28 @@ def ascend(
     The gap is a sum of non-negative Fenchel-Young terms whatever K is; it bounds the suboptimality only if K
     is positive semi-definite, which the caller guarantees.
     """
-    run = _Run(K, np.ascontiguousarray(signs.T, dtype=np.float64), C, M, smoothing)
-    A = np.zeros_like(run.signs)
+    # Tasks are rows here, so that each is contiguous.
+    signs = np.ascontiguousarray(signs.T, dtype=np.float64)
+    T, n = signs.shape
+    coupling = np.eye(T) if M is None else M
+
+    def measured() -> tuple[Float64Array, Float64Array, Float64Array]:
+        """Return the terms of P and of D of each task, and its relative gap: its own, or the joint one."""
+        scores = C * (products if M is None else M @ products)
+        half = 0.5 * np.einsum("ti,ti->t", A, scores) / n
+        primal = smooth_hinge(signs * scores, smoothing).mean(axis=1) + half
+        dual = (signs * A - 0.5 * smoothing * np.square(A)).mean(axis=1) - half
+        pairs = zip(primal, dual, strict=True) if M is None else [(primal.mean(), dual.mean())] * T
+        return primal, dual, np.array([relative_gap(p - d, p) for p, d in pairs])
+
+    A = np.zeros_like(signs)
     if start is not None:
-        A = np.ascontiguousarray(run.signs * np.clip(run.signs * start.T, 0.0, 1.0))
+        A = np.ascontiguousarray(signs * np.clip(signs * start.T, 0.0, 1.0))
     products = A @ K
-    primal, dual = run.values(A, products)
     random = np.random.default_rng(seed)
     passes, changed, fresh = 0, 1, True
     while True:
-        gaps = run.gaps(primal, dual)
+        primal, dual, gaps = measured()
         unsolved = np.flatnonzero(~(gaps <= criteria.tol))
         done = not len(unsolved) or not changed or passes >= criteria.max_passes
         if done and fresh:
@@ -109,42 +121,10 @@ def ascend(
             # Products updated by many small changes are recomputed before they certify anything.
             products, fresh = A @ K, True
         else:
-            changed = run.visit(A, products, random.permutation(unsolved), random)
+            tasks = random.permutation(unsolved)
+            orders = random.permuted(np.tile(np.arange(n), (len(tasks), 1)), axis=1)
+            changed = int(visit_tasks(K, signs, tasks, orders, C, smoothing, coupling, A, products))
             passes, fresh = passes + 1, False
-        primal, dual = run.values(A, products)
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """Constants of an ascent; tasks are rows here, so that each is contiguous."""
-
-    K: Float64Array
-    signs: Float64Array
-    C: float
-    M: Float64Array | None
-    gamma: float
-
-    def visit(
-        self, A: Float64Array, products: Float64Array, tasks: Int64Array, random: np.random.Generator
-    ) -> int:
-        """Pass once over all examples of some tasks; return the number of changed variables."""
-        n = A.shape[1]
-        orders = random.permuted(np.tile(np.arange(n), (len(tasks), 1)), axis=1)
-        M = np.eye(len(A)) if self.M is None else self.M
-        return int(visit_tasks(self.K, self.signs, tasks, orders, self.C, self.gamma, M, A, products))
-
-    def values(self, A: Float64Array, products: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Return the terms of P and D of each task, (T,) each."""
-        scores = self.C * (products if self.M is None else self.M @ products)
-        half = 0.5 * np.einsum("ti,ti->t", A, scores) / A.shape[1]
-        primal = task_losses(self.signs, scores, self.gamma) + half
-        return primal, task_conjugates(self.signs, A, self.gamma) - half
-
-    def gaps(self, primal: Float64Array, dual: Float64Array) -> Float64Array:
-        """Return the relative gap that counts for each task: its own, or the joint one."""
-        if self.M is not None:
-            primal, dual = (np.full(len(values), values.mean()) for values in (primal, dual))
-        return np.array([relative_gap(p - d, p) for p, d in zip(primal, dual, strict=True)])
 
 
 @jit
@@ -296,7 +276,7 @@ def _with_representation(problem: SharedProblem, point: Shared, found: TaskDuals
     """Take U = C X^T A W^T unless it is worse."""
     Q = problem.C_shared * (found.A @ point.W.T)
     Z = problem.C_shared * (found.products @ point.W.T)
-    if problem.shared_terms(Q, Z, point.W) <= problem.shared_terms(point.Q, point.Z, point.W):
+    if problem.objective(Q, Z, point.W) <= problem.objective(point.Q, point.Z, point.W):
         return replace(point, Q=Q, Z=Z, A=found.A)
     return replace(point, A=found.A)
 
@@ -490,18 +470,6 @@ def smooth_hinge(margins: Float64Array, gamma: float) -> Float64Array:
     return np.asarray(v * (slack - 0.5 * gamma * v))
 
 
-def task_losses(signs: Float64Array, scores: Float64Array, gamma: float) -> Float64Array:
-    """Return the mean loss of each task, (T,); signs and scores are (T, n)."""
-    losses: Float64Array = smooth_hinge(signs * scores, gamma).mean(axis=1)
-    return losses
-
-
-def task_conjugates(signs: Float64Array, duals: Float64Array, gamma: float) -> Float64Array:
-    """Return the mean of y a - gamma/2 a^2 of each task, (T,); signs, duals are (T, n), 0 <= y a <= 1."""
-    values: Float64Array = (signs * duals - 0.5 * gamma * np.square(duals)).mean(axis=1)
-    return values
-
-
 @dataclass(frozen=True, eq=False)
 class SharedProblem:
     """F for n examples with the kernel matrix K (n, n) and T tasks with `signs` (n, T) of 1.0 and -1.0.
@@ -515,20 +483,19 @@ class SharedProblem:
     C_shared: float
     smoothing: float = 0.0
 
+    def losses(self, scores: Float64Array) -> Float64Array:
+        """Return phi_gamma of each score (n, T), in its shape."""
+        return smooth_hinge(self.signs * scores, self.smoothing)
+
     def task_terms(self, Z: Float64Array, W: Float64Array) -> Float64Array:
         """Return each task's part of F, (T,): loss and |w_t|^2, for Z = X U (n, r) and W (r, T)."""
-        losses = task_losses(self.signs.T, (Z @ W).T, self.smoothing)
         squares = np.einsum("rt,rt->t", W, W)
-        return np.asarray(losses + squares / (2.0 * self.C_tasks * len(Z)))
-
-    def shared_terms(self, Q: Float64Array, Z: Float64Array, W: Float64Array) -> float:
-        """Return the part of F with U = X^T Q: the mean of the losses and mu/2 |U|^2; Q and Z are (n, r)."""
-        loss = float(task_losses(self.signs.T, (Z @ W).T, self.smoothing).mean())
-        return loss + inner(Q, Z) / (2.0 * self.C_shared * self.signs.size)
+        return np.asarray(self.losses(Z @ W).mean(axis=0) + squares / (2.0 * self.C_tasks * len(Z)))
 
     def objective(self, Q: Float64Array, Z: Float64Array, W: Float64Array) -> float:
-        """Return F at U = X^T Q and W, with Z = K Q."""
-        return self.shared_terms(Q, Z, W) + squared_norm(W) / (2.0 * self.C_tasks * self.signs.size)
+        """Return F at U = X^T Q and W (r, T), with Z = K Q; Q and Z are (n, r)."""
+        of_U = inner(Q, Z) / (2.0 * self.C_shared * self.signs.size)
+        return float(self.task_terms(Z, W).mean()) + of_U
 
     def slopes(self, Z: Float64Array, W: Float64Array) -> Float64Array | None:
         """Return the duals (n, T) that are slopes of the losses at the scores Z W; None for the hinge.
@@ -589,7 +556,7 @@ def trace_norm_bounds(problem: SharedProblem, tol: float = 1e-3, max_passes: int
     most = float(np.einsum("ij,ij->j", rows, rows).max(initial=0.0))
     tau = 1.0 / math.sqrt(problem.C_tasks * problem.C_shared)
     V = np.zeros((rows.shape[1], signs.shape[1]))
-    best = TraceNormBounds(0.0, _value(problem, rows @ V, 0.0), 0)
+    best = TraceNormBounds(0.0, float(problem.losses(rows @ V).mean()), 0)
     smooth = 0.0
     while best.passes < max_passes and best.relative_gap > tol and most > 0.0:
         smooth = max(_FALL * smooth if smooth else _FIRST, problem.smoothing)
@@ -600,7 +567,7 @@ def trace_norm_bounds(problem: SharedProblem, tol: float = 1e-3, max_passes: int
             gradient = rows.T @ duals
             lower = problem.lower_bound(duals, rows @ gradient)
             moved, norm = _shrunk(ahead + gradient / curvature, tau / curvature)
-            upper = _value(problem, rows @ moved, tau * norm)
+            upper = float(problem.losses(rows @ moved).mean()) + tau * norm / signs.size
             best = TraceNormBounds(max(best.lower, lower), min(best.upper, upper), best.passes + 1)
             if float(np.sum((ahead - moved) * (moved - V))) > 0.0:
                 momentum = 1.0  # the momentum points uphill
@@ -619,12 +586,6 @@ def _rows(K: Float64Array) -> Float64Array:
     values, vectors = np.linalg.eigh(K)
     kept = values > 1e-12 * max(float(values[-1]), 0.0)
     return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))
-
-
-def _value(problem: SharedProblem, scores: Float64Array, penalty: float) -> float:
-    """Return the convex objective over n T, of the scores (n, T) and tau |V|_*."""
-    losses = smooth_hinge(problem.signs * scores, problem.smoothing)
-    return float(losses.mean()) + penalty / losses.size
 
 
 def _shrunk(V: Float64Array, amount: float) -> tuple[Float64Array, float]:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array
 from topline.solvers.core.problem import positive_integer, positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS, ScoringClassifier, chosen_kernel, combined_weights
-from topline.solvers.kernels import Gamma, Kernel, KernelExpansion, KernelFeatures
+from topline.solvers.kernels import Gamma, Kernel, KernelFeatures
 from topline.solvers.privileged.machines import DualSVMResult, solve_svm_plus, solve_weighted_svm
 from topline.solvers.privileged.weight_learning import TwiceSmoothHinge, learn_weights
 from topline.solvers.typing import Float64Array, Int64Array
@@ -54,9 +54,7 @@ class BinaryKernelClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[
 
     def _keep_classifier(self, features: KernelFeatures, coefficients: Float64Array, bias: float) -> None:
         """Set the attributes that score new rows."""
-        rows = np.arange(len(coefficients))
-        expansion = KernelExpansion.of(features.kernel, features.train, rows, coefficients[:, None])
-        self._keep_expansion(expansion, two_as_one=False)
+        self._keep_expansion(features.expansion(coefficients[:, None]), two_as_one=False)
         self.intercept_ = np.array([bias])
 
     def _keep_result(self, result: DualSVMResult, tol: float) -> None:
