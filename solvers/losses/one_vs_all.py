@@ -37,31 +37,39 @@ _MAX_STEPS = 100
 def binary_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve the problems of the hinge."""
     problem = borrowed(problem)
-    q, own = problem.q, problem.work[0][: len(problem.q)]
+    q, out, own = problem.q, problem.out, problem.work[0][: len(problem.q)]
     own_shares(problem.margins, problem.y, own)
-    support = 0
-    vertex = True
+    # All as others first, so that the loop vectorises.
     for j in range(len(q)):
-        z, curvature = (1.0, problem.c_own) if own[j] > 0.0 else (-1.0, problem.c)
-        slack = 1.0 - z * q[j]
-        a = 0.0
-        if slack > 0.0:
-            a = 1.0 if slack >= curvature else slack / curvature
-        vertex = vertex and (a in (0.0, 1.0))
-        support += z < 0.0 and a > 0.0
-        problem.out[j] = z * a
-    return -1.0, support, vertex
+        out[j] = -_hinge_weight(1.0 + q[j], problem.c)
+    support, inside = 0, 0
+    for j in range(len(q)):
+        if own[j] > 0.0:
+            out[j] = _hinge_weight(1.0 - q[j], problem.c_own)
+        support += out[j] < 0.0
+        inside += 0.0 < abs(out[j]) < 1.0
+    return -1.0, support, inside == 0
+
+
+@jit
+def _hinge_weight(slack: float, c: float) -> float:
+    """Return the a in [0, 1] that maximises a slack - (c/2) a^2, 0 for no slack."""
+    if slack <= 0.0:
+        return 0.0
+    return 1.0 if slack >= c else slack / c
 
 
 @column_function
 def binary_logistic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve the problems of the logistic loss."""
     problem = borrowed(problem)
-    q, own = problem.q, problem.work[0][: len(problem.q)]
+    q, out, own = problem.q, problem.out, problem.work[0][: len(problem.q)]
     own_shares(problem.margins, problem.y, own)
     for j in range(len(q)):
-        z, curvature = (1.0, problem.c_own) if own[j] > 0.0 else (-1.0, problem.c)
-        problem.out[j] = z * logistic_weight(-z * q[j], curvature)
+        if own[j] > 0.0:
+            out[j] = logistic_weight(-q[j], problem.c_own)
+        else:
+            out[j] = -logistic_weight(q[j], problem.c)
     return -1.0, len(q) - 1, False
 
 
