@@ -414,8 +414,8 @@ def solve_multi(
     )  # fmt: skip
     primal, dual, passes = turns[-1].objective, turns[-1].lower_bound, turns[-1].passes
     if certify and Objective(primal, dual).relative_gap > tol:
-        bounds = trace_norm_bounds(problem, 0.5 * tol, max_passes)
-        dual, passes = max(dual, bounds.lower), passes + bounds.passes
+        bounds, more = trace_norm_bounds(problem, 0.5 * tol, max_passes)
+        dual, passes = max(dual, bounds.dual), passes + more
         status = Status.SOLVED if Objective(primal, dual).reaches(tol) else status
     return MultitaskResult(
         coefficients=point.Q @ point.W,
@@ -527,25 +527,12 @@ _FIRST, _FALL = 0.5, 0.25
 _SHARE = 0.5
 
 
-@dataclass(frozen=True)
-class TraceNormBounds:
-    """Bounds of the least F over all U and W with as many factors as tasks, after so many passes.
+def trace_norm_bounds(
+    problem: SharedProblem, tol: float = 1e-3, max_passes: int = 1000
+) -> tuple[Objective, int]:
+    """Return bounds of the least F, to a relative gap of `tol` or after `max_passes` steps, and these.
 
-    A pass is a step, of two products with the examples.
-    """
-
-    lower: float
-    upper: float
-    passes: int
-
-    @property
-    def relative_gap(self) -> float:
-        """(upper - lower) / upper."""
-        return relative_gap(self.upper - self.lower, self.upper)
-
-
-def trace_norm_bounds(problem: SharedProblem, tol: float = 1e-3, max_passes: int = 1000) -> TraceNormBounds:
-    """Return bounds of the least F, to a relative gap of `tol` or after `max_passes` steps.
+    A step is a pass: two products with the examples.  As many factors as tasks are allowed.
 
     Accelerated proximal steps in V use a hinge smoothed by g >= gamma, reduced in stages: the slopes at every
     point, y clip((1 - y s)/g, 0, 1), are duals of the problem itself and give a bound each.  Sources: A. Beck
@@ -556,19 +543,19 @@ def trace_norm_bounds(problem: SharedProblem, tol: float = 1e-3, max_passes: int
     most = float(np.einsum("ij,ij->j", rows, rows).max(initial=0.0))
     tau = 1.0 / math.sqrt(problem.C_tasks * problem.C_shared)
     V = np.zeros((rows.shape[1], signs.shape[1]))
-    best = TraceNormBounds(0.0, float(problem.losses(rows @ V).mean()), 0)
+    best, passes = Objective(float(problem.losses(rows @ V).mean()), 0.0), 0
     smooth = 0.0
-    while best.passes < max_passes and best.relative_gap > tol and most > 0.0:
+    while passes < max_passes and best.relative_gap > tol and most > 0.0:
         smooth = max(_FALL * smooth if smooth else _FIRST, problem.smoothing)
         curvature, ahead, momentum = most / smooth, V, 1.0
-        final = smooth == problem.smoothing or 0.5 * smooth <= _SHARE * tol * best.upper
-        while best.passes < max_passes and best.relative_gap > tol:
+        final = smooth == problem.smoothing or 0.5 * smooth <= _SHARE * tol * best.primal
+        while passes < max_passes and best.relative_gap > tol:
             duals = signs * np.clip((1.0 - signs * (rows @ ahead)) / smooth, 0.0, 1.0)
             gradient = rows.T @ duals
             lower = problem.lower_bound(duals, rows @ gradient)
             moved, norm = _shrunk(ahead + gradient / curvature, tau / curvature)
             upper = float(problem.losses(rows @ moved).mean()) + tau * norm / signs.size
-            best = TraceNormBounds(max(best.lower, lower), min(best.upper, upper), best.passes + 1)
+            best, passes = Objective(min(best.primal, upper), max(best.dual, lower)), passes + 1
             if float(np.sum((ahead - moved) * (moved - V))) > 0.0:
                 momentum = 1.0  # the momentum points uphill
             faster = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum))
@@ -578,7 +565,7 @@ def trace_norm_bounds(problem: SharedProblem, tol: float = 1e-3, max_passes: int
                 break
         if smooth == problem.smoothing:
             break
-    return best
+    return best, passes
 
 
 def _rows(K: Float64Array) -> Float64Array:

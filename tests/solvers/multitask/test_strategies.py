@@ -283,10 +283,10 @@ def test_no_factors_lie_below_the_bound(gamma) -> None:
 @pytest.mark.parametrize("C", [0.05, 0.5])
 def test_the_convex_problem_is_solved_to_its_end(C) -> None:
     gamma = 0.5
-    found = trace_norm_bounds(SharedProblem(K, SIGNS, C, C, gamma), tol=1e-4)
+    found, _ = trace_norm_bounds(SharedProblem(K, SIGNS, C, C, gamma), tol=1e-4)
     assert found.relative_gap <= 1e-4
     # The hinge on a grid and the proximal steps are good to 1e-6.
-    assert found.lower - 1e-6 <= trace_norm_optimum(C, gamma) <= found.upper + 1e-6
+    assert found.dual - 1e-6 <= trace_norm_optimum(C, gamma) <= found.primal + 1e-6
 
 
 def test_one_task_with_the_hinge_is_an_svm_whose_norm_is_not_squared() -> None:
@@ -299,9 +299,9 @@ def test_one_task_with_the_hinge_is_an_svm_whose_norm_is_not_squared() -> None:
         return (np.maximum(0.0, 1.0 - signs[:, 0] * (X @ w)).sum() + np.linalg.norm(w) / C) / len(X)
 
     best = minimize_scalar(value, bounds=(-4.0, 4.0), method="bounded", options={"maxiter": 20}).fun
-    found = trace_norm_bounds(SharedProblem(K, signs, C, C), tol=1e-3, max_passes=5000)
+    found, _ = trace_norm_bounds(SharedProblem(K, signs, C, C), tol=1e-3, max_passes=5000)
     assert found.relative_gap <= 1e-3
-    assert found.lower <= best <= found.upper + 1e-3 * best
+    assert found.dual <= best <= found.primal + 1e-3 * best
 
 
 def test_certified_turns_with_the_hinge_itself() -> None:
@@ -316,8 +316,8 @@ def test_certified_turns_with_the_hinge_itself() -> None:
 
 
 def test_no_examples_with_features_leave_the_loss_at_zero() -> None:
-    found = trace_norm_bounds(SharedProblem(np.zeros((3, 3)), np.ones((3, 2)), 1.0, 1.0))
-    assert found.upper == 1.0
+    found, _ = trace_norm_bounds(SharedProblem(np.zeros((3, 3)), np.ones((3, 2)), 1.0, 1.0))
+    assert found.primal == 1.0
 
 
 def test_the_end_says_what_is_certified() -> None:
