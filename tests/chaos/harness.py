@@ -13,11 +13,13 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 
+from tests import processes
 from tests.chaos.hooks import command
 from tests.free_ports import free_port
 from topline.pipeline.certification import certify
@@ -33,6 +35,8 @@ KEPT = ("--keep-duals", "--checkpoint-seconds", "0.3")
 PROBLEM = ("--method", "fw", "--k", "2", "--C", "0.5", "--tol", str(TOL), "--max-passes", "5000")
 PATIENCE = 600.0
 READY = "ready"
+#: Moments lie close together.
+until = partial(processes.until, pause=0.01)
 
 _PATH = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -150,11 +154,7 @@ class Cluster:
         return self
 
     def add_worker(
-        self,
-        faults: Sequence[Mapping[str, Any]] = (),
-        *,
-        memory_limit: str = "0",
-        address: str = "",
+        self, faults: Sequence[Mapping[str, Any]] = (), *, memory_limit: str = "0", address: str = ""
     ) -> Process:
         name = f"w{len(self.processes)}"
         words = ("worker", address or self.address, "--nworkers", "1", "--nthreads", "1", "--no-dashboard")
@@ -334,13 +334,6 @@ class Chaos:
             job.end()
         for cluster in self.clusters:
             cluster.close()
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not come within {seconds:g} s"
-        time.sleep(0.01)
 
 
 def shorten(text: str) -> str:

@@ -55,7 +55,7 @@ class Tab:
                 if "navigated" in said.get("error", {}).get("message", ""):
                     raise Navigated(said["error"])
                 assert "error" not in said, said["error"]
-                return said["result"]  # type: ignore[no-any-return]
+                return said["result"]
             self._note(said)
 
     def open(self, url: str, *, dark: bool = False, width: int = 1280, height: int = 800) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import html
 import io
 import re
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -30,8 +29,9 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Completed, Failed, Running
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.pipeline.conftest import exit_code
 from tests.pipeline.dashboard.test_dashboard import answer
-from tests.pipeline.dashboard.test_monitoring import exit_code
+from tests.processes import run_program
 from topline.flows.following import Follower
 from topline.flows.serving import note_of
 from topline.pipeline.dashboard import store_status
@@ -209,7 +209,6 @@ def day(folder: Path) -> list[Row]:
         raise RuntimeError("no server can be started")
     two.see("ended by an error")
     schedule = read_schedule(store)
-    assert schedule is not None
     note_schedule(store, replace(schedule, beat="", ended="", error="", process="", since=schedule.since))
     with deployed_run(store, "0 2 * * *", "UTC", "retrain/nightly"):
         pass
@@ -234,7 +233,7 @@ def show_met() -> bool:
     """Run the tests of what was met, and print a row of each; return whether all passed."""
     tests = [f"tests/{test}" for one in MET for test in one["tests"]]
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-m", "", "-p", "no:cacheprovider", *tests]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    said = run_program(command, cwd=ROOT, timeout=None).stdout.splitlines()
     ended = [line.split()[:2] for line in said if re.match(r"(PASSED|FAILED|ERROR) tests/", line)]
     found = {test: Counter(how.lower() for how, node in ended if node.startswith(test)) for test in tests}
     print("\n| | met | now | shown by |\n|---|---|---|---|")

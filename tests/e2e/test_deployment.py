@@ -8,10 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,14 @@ import pytest
 
 from tests.free_ports import free_port
 from tests.others_rooms import others_rooms
+from tests.processes import run_program, until
 from topline.pipeline.cluster.tls import make_tls_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ("4200", "5432", "8786", "8787", "8788", "5000")
 SLOW = 420.0  # a busy machine takes minutes to start a server
+
+wait_for = partial(until, seconds=SLOW, pause=1.0)
 
 pytestmark = [pytest.mark.deployment, pytest.mark.xdist_group("deployment"), pytest.mark.timeout(1800)]
 
@@ -34,14 +37,6 @@ def blocks(page: str) -> dict[str, str]:
     """Commands of the page by the name in their first line."""
     found = re.findall(r"^```sh\n# (\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return dict(found)
-
-
-def wait_for(what: Callable[[], Any], seconds: float = SLOW, pause: float = 1.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(pause)
-    return found
 
 
 @dataclass
@@ -60,14 +55,8 @@ class Deployment:
 
     def run(self, name: str) -> str:
         """Run a block of commands to its end."""
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", self.commands[name]],
-            cwd=ROOT,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=900,
+        done = run_program(
+            ["bash", "-euo", "pipefail", "-c", self.commands[name]], cwd=ROOT, env=self.environ
         )
         (self.folder / f"{name}.log").write_text(done.stdout + done.stderr)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -101,7 +90,7 @@ class Deployment:
         return httpx.post(
             f"{settings['PREFECT_API_URL']}/{path}",
             json=body or {},
-            auth=headers.get("auth", auth),  # type: ignore[arg-type]
+            auth=headers.get("auth", auth),
             timeout=60.0,
         )
 
@@ -232,9 +221,7 @@ def test_everything_listens_on_the_loopback_alone(deployment: Deployment) -> Non
 
 
 @pytest.mark.parametrize("auth", [None, ("topline", "guess")])
-def test_without_the_password_the_api_is_not_read(
-    deployment: Deployment, auth: tuple[str, str] | None
-) -> None:
+def test_without_the_password_the_api_is_not_read(deployment, auth) -> None:
     assert deployment.ask("flow_runs/filter", auth=auth).status_code == httpx.codes.UNAUTHORIZED
     assert deployment.ask("flow_runs/filter").is_success
 
@@ -243,14 +230,12 @@ def test_the_database_asks_for_its_password(deployment: Deployment) -> None:
     address = deployment.settings()["PREFECT_SERVER_DATABASE_CONNECTION_URL"].replace("+asyncpg", "")
     for url, expected in ((address, 0), (re.sub(r"topline:\w+@", "topline:guess@", address), 2)):
         words = ["psql", url, "--no-password", "--command", "select count(*) from flow"]
-        done = subprocess.run(words, env=deployment.environ, capture_output=True, text=True)
+        done = run_program(words, env=deployment.environ)
         assert done.returncode == expected, done.stderr
 
 
 @pytest.mark.parametrize("who", ["nobody", "somebody else", "in the clear"])
-def test_a_client_without_the_certificate_does_not_reach_the_scheduler(
-    deployment: Deployment, who: str, tmp_path: Path
-) -> None:
+def test_a_client_without_the_certificate_does_not_reach_the_scheduler(deployment, who, tmp_path) -> None:
     address = re.findall(r"tls://127\.0\.0\.1:\d+", deployment.commands["workers"])[0]
     environ = dict(deployment.environ)
     if who == "somebody else":
@@ -258,7 +243,7 @@ def test_a_client_without_the_certificate_does_not_reach_the_scheduler(
     if who == "in the clear":
         address = address.replace("tls", "tcp")
     code = "import sys; from distributed import Client; Client(sys.argv[1], timeout=20).scheduler_info()"
-    done = subprocess.run([sys.executable, "-c", code, address], env=environ, capture_output=True, text=True)
+    done = run_program([sys.executable, "-c", code, address], env=environ)
     assert done.returncode == 1
     assert re.search("TLS|ssl|Timed out|reset by peer|Closed", done.stderr)
 
@@ -311,9 +296,7 @@ def stored(deployment: Deployment, prefix: str = "", *, names: bool = False) -> 
         f"print(*({said} for p in s.walk() if p.startswith({prefix!r})))"
     )
     environ = {**deployment.environ, **deployment.settings()}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
-    ).stdout
+    return run_program([sys.executable, "-c", code], env=environ, check=True).stdout
 
 
 ENDLESS = {"store": "s3://topline/digits", "k": 2, "tol": 1e-12, "method": "fw", "max_passes": 10_000_000}
@@ -371,13 +354,11 @@ def test_what_was_backed_up_comes_back(deployment: Deployment) -> None:
     deployment.run("backup")
     deployment.run("restore")
     address = deployment.settings()["PREFECT_SERVER_DATABASE_CONNECTION_URL"].replace("+asyncpg", "")
+    query = ("--tuples-only", "--command", "select count(*) from flow_run")
     counts = [
-        subprocess.run(
-            ["psql", url, "--tuples-only", "--command", "select count(*) from flow_run"],
-            env=deployment.environ, capture_output=True, text=True, check=True,
-        ).stdout.strip()
+        run_program(["psql", url, *query], env=deployment.environ, check=True).stdout.strip()
         for url in (address, address.replace("/prefect", "/restored"))
-    ]  # fmt: skip
+    ]
     assert int(counts[1]) >= 3
     assert counts[0] == counts[1]
 
@@ -387,9 +368,9 @@ def test_registering_again_keeps_what_is_on_and_makes_nothing_double(deployment:
     settings = deployment.settings()
     url, auth = settings["PREFECT_API_URL"], tuple(settings["PREFECT_API_AUTH_STRING"].split(":"))
     place = f"{url}/deployments/{nightly['id']}/schedules"
-    httpx.patch(f"{place}/{nightly['schedules'][0]['id']}", json={"active": True}, auth=auth, timeout=60.0)  # type: ignore[arg-type]
+    httpx.patch(f"{place}/{nightly['schedules'][0]['id']}", json={"active": True}, auth=auth, timeout=60.0)
     deployment.run("deployments")
-    (schedule,) = httpx.get(place, auth=auth, timeout=60.0).raise_for_status().json()  # type: ignore[arg-type]
+    (schedule,) = httpx.get(place, auth=auth, timeout=60.0).raise_for_status().json()
     assert schedule["active"]
     assert len(deployment.ask("automations/filter").raise_for_status().json()) == 2
 

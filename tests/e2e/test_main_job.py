@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -15,16 +14,15 @@ import pytest
 
 from tests.free_ports import free_port
 from tests.pipeline.small_data import small_dataset
-from topline.storage.runs import read_history
+from tests.processes import run_program, until
+from topline.storage.runs import list_runs, read_history
 from topline.storage.stores import open_store
 
 TOPLINE = Path(sys.executable).with_name("topline")
 
 
 def topline(folder: Path, *words: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [TOPLINE, *words, "--json"], cwd=folder, capture_output=True, text=True, check=False, timeout=800
-    )
+    done = run_program([TOPLINE, *words, "--json"], cwd=folder)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1
     found = json.loads(done.stdout)
@@ -70,9 +68,7 @@ def test_other_options_make_another_model_of_the_same_dataset(job: tuple[Path, d
     assert other["model"] != result["model"]
 
 
-def test_new_images_are_classified_as_they_were_learnt(
-    job: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_new_images_are_classified_as_they_were_learnt(job, tmp_path) -> None:
     folder, result = job
     names = ("zero", "three", "six")
     for name in names:
@@ -91,49 +87,9 @@ def test_the_store_is_in_order_and_the_model_exports(job: tuple[Path, dict[str, 
     assert (folder / exported["path"]).stat().st_size == exported["bytes"]
 
 
-def wait_for_rounds(store: Path, run: str, rounds: int, seconds: float = 600.0) -> None:
-    opened = open_store(store)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if (store / "runs" / run).is_dir() and len(read_history(opened, run)) >= rounds:
-            return
-        time.sleep(0.1)
-    pytest.fail(f"training did not reach {rounds} rounds within {seconds:g} s")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_training_says_how_to_go_on_and_does(tmp_path: Path, number: signal.Signals) -> None:
-    store = tmp_path / "store"
-    small_dataset(store)
-    endless = ("--method", "fw", "--tol", "1e-14", "--max-passes", "10000000")
-    words = ("train", "--store", store, "--k", "2", "--workers", "0", *endless)
-    job = subprocess.Popen([TOPLINE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        wait_for_rounds(store, "r0001", 20)
-        job.send_signal(number)
-        out, err = job.communicate(timeout=300)
-    finally:
-        job.kill()
-    assert job.returncode == 75, err
-    assert out == ""
-    sentence = next(line for line in err.splitlines() if line.startswith("error: "))
-    assert "Traceback" not in err
-    resume = re.search(r"topline (train .* --resume r0001)", sentence)
-    assert resume is not None
-    done = subprocess.run(
-        [TOPLINE, *resume[1].split(), "--workers", "0", "--tol", "0.01", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["run"] == "r0001"
-    assert result["passes"] >= 20
-    assert result["certificate"]["certified"] is True
-    checked = subprocess.run([TOPLINE, "fsck", store], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout
+def wait_for_rounds(place: Path, job: subprocess.Popen[Any]) -> None:
+    store = open_store(place)
+    until(lambda: list_runs(store) and len(read_history(store, "r0001")) >= 20, "20 rounds", by=job)
 
 
 def test_a_bucket_that_is_gone_in_mid_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +107,7 @@ def test_a_bucket_that_is_gone_in_mid_training(tmp_path: Path, monkeypatch: pyte
     bucket = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     job = subprocess.Popen([TOPLINE, *words, *endless], stderr=subprocess.PIPE, text=True)
     try:
-        wait_for_rounds(tmp_path / "data" / "bucket" / "store", "r0001", 20)
+        wait_for_rounds(tmp_path / "data" / "bucket" / "store", job)
         bucket.kill()
         bucket.wait()
         _, err = job.communicate(timeout=900)
@@ -161,10 +117,10 @@ def test_a_bucket_that_is_gone_in_mid_training(tmp_path: Path, monkeypatch: pyte
         resume = re.search(r"topline (train .* --resume r0001)", err)
         assert resume is not None, err
         again = [TOPLINE, *resume[1].split(), "--workers", "0", "--tol", "0.01", "--json"]
-        done = subprocess.run(again, capture_output=True, text=True, check=False, timeout=600)
+        done = run_program(again)
         while done.returncode == 73:  # the lock of the run that lost its bucket ends by itself
             time.sleep(5.0)
-            done = subprocess.run(again, capture_output=True, text=True, check=False, timeout=600)
+            done = run_program(again)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["passes"] >= 20
     finally:

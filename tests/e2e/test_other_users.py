@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.test_main_job import TOPLINE, wait_for_rounds
 from tests.pipeline.small_data import make_features, make_split, write_dataset
+from tests.processes import run_program
 from tests.storage.conftest import s3_bucket  # noqa: F401  a fixture
 from topline.pipeline.cli import main
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
@@ -66,7 +67,7 @@ def test_a_stranger_gets_nothing_of_a_running_job(
     environ = {**os.environ, "TMPDIR": str(scratch), "AWS_SECRET_ACCESS_KEY": "a secret"}
     job = subprocess.Popen([TOPLINE, "train", "--store", store, "--k", "2", *endless], env=environ)
     try:
-        wait_for_rounds(store, "r0001", 20)
+        wait_for_rounds(store, job)
         family = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
         listening = [
             one for member in family for one in member.net_connections("inet") if one.status == "LISTEN"
@@ -80,9 +81,7 @@ def test_a_stranger_gets_nothing_of_a_running_job(
             f"/proc/{one.pid}/{what}" for one in family for what in ("environ", "mem", "maps", "fd")
         ]
         words = json.dumps({"ports": ports, "places": [*inside, *of_processes]})
-        done = subprocess.run(
-            [sys.executable, "-c", STRANGER], input=words, capture_output=True, text=True, timeout=120
-        )
+        done = run_program([sys.executable, "-c", STRANGER], input=words)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == []
         assert not any("secret" in word for member in family for word in member.cmdline())
@@ -121,9 +120,7 @@ def test_a_training_on_s3_writes_the_secret_nowhere(
 
 @pytest.mark.parametrize("url", MISTAKES)
 @pytest.mark.parametrize("words", [["train", "--store"], ["fsck"], ["models", "list", "--store"]])
-def test_a_secret_in_a_url_is_refused_and_not_repeated(
-    url: str, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_in_a_url_is_refused_and_not_repeated(url, words, capsys, monkeypatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     with pytest.raises(SystemExit) as ended:
         main([*words, url, "--json"])

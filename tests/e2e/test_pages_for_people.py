@@ -19,8 +19,7 @@ from tests.pipeline.small_data import small_dataset
 from topline.pipeline.cluster import announce, open_cluster
 from topline.pipeline.dashboard import pages, serve_dashboard
 from topline.pipeline.dashboard.dask_page import PATH
-from topline.pipeline.ingest import extract
-from topline.pipeline.ingest.editing import Edits
+from topline.pipeline.ingest import Edits, extract
 from topline.pipeline.inspection import inspect_model, suggest_rows
 from topline.pipeline.options import (
     ClusterConfig,
@@ -244,9 +243,7 @@ def test_labels_that_look_wrong(tab: Tab, tmp_path: Path, drawn: tuple[str, Path
     assert tab.complaints == []
 
 
-def test_labels_are_corrected_by_keyboard_and_kept_by_the_browser(
-    tab: Tab, tmp_path: Path, drawn: tuple[str, Path]
-) -> None:
+def test_labels_are_corrected_by_keyboard_and_kept_by_the_browser(tab, tmp_path, drawn) -> None:
     page = tmp_path / "suspects.html"
     inspect_model(drawn[0], InspectConfig(page=page, max_passes=0))
     tab.open(page.as_uri())
@@ -439,10 +436,8 @@ def test_the_page_in_dasks_dashboard(tab: Tab, tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", create=True)
     story = begun_run(store)
     with open_cluster(ClusterConfig(workers=1, dashboard=True), data_bytes=1) as client:
-        assert client is not None
         announce(client, store.url, story.run)
         port = re.search(r":(\d+)/status", client.dashboard_link)
-        assert port is not None
         tab.open(f"http://127.0.0.1:{port[1]}/{PATH}")
         assert last_gap(store, story.run) in tab.text("[data-part=tiles]")
         story.rounds(30, 40, names="a")

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 from tests.pipeline.small_data import make_features, make_split, write_dataset
+from tests.processes import until
 from topline.storage.stores import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,28 +66,19 @@ def start(folder: Path, environ: dict[str, str], *words: str) -> subprocess.Pope
     )
 
 
-def test_a_training_job_starts_its_workers_over_tls_and_ends_with_them(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_a_training_job_starts_its_workers_over_tls_and_ends_with_them(tmp_path, environ) -> None:
     job = start(tmp_path, environ)
     said, _ = job.communicate(timeout=600)
     assert job.returncode == 0, said
     assert re.search(r"certificate +certified", said)
     logs = "".join(path.read_text() for path in tmp_path.glob("worker-*.log"))
     assert len(set(re.findall(r"Start worker at: +(tls://\S+)", logs))) >= 1
-    deadline = time.monotonic() + 300
-    while jobs_left(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert jobs_left(tmp_path) == []
+    until(lambda: not jobs_left(tmp_path), "the end of its jobs")
 
 
 def test_a_job_that_slurm_ends_can_be_resumed(tmp_path: Path, environ: dict[str, str]) -> None:
     job = start(tmp_path, environ, "--tol", "1e-12", "--method", "fw", "--max-passes", "10000000")
-    deadline = time.monotonic() + 300
-    while not list((tmp_path / "store" / "runs").glob("*/history.jsonl")):
-        assert job.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(1)
+    until(lambda: list((tmp_path / "store" / "runs").glob("*/history.jsonl")), "a training", by=job)
     job.send_signal(signal.SIGTERM)
     said, _ = job.communicate(timeout=300)
     assert job.returncode == 75, said

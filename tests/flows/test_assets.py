@@ -15,6 +15,7 @@ from prefect.context import AssetContext
 
 from tests.flows.conftest import IN_PROCESS
 from tests.pipeline.pictures import photographs
+from tests.processes import until
 from topline.flows import tasks
 from topline.flows.reporting import Entry, LatestValues
 from topline.flows.retraining import retrain
@@ -37,13 +38,15 @@ def events_of(server: str, keys: Iterable[str]) -> dict[str, list[dict[str, Any]
 
 def materialized(server: str, *made: Asset) -> list[dict[str, Any]]:
     """The one materialization of each asset; events reach the server some time after the flow has ended."""
-    while True:
-        found = events_of(server, [asset.key for asset in made])
-        those = [[event for event in events if event["event"] == MATERIALIZED] for events in found.values()]
-        if all(those):
-            assert [len(events) for events in those] == [1] * len(made)
-            return [events[0] for events in those]
-        time.sleep(0.2)
+
+    def those() -> list[list[dict[str, Any]]]:
+        found = events_of(server, [asset.key for asset in made]).values()
+        materializations = [[one for one in events if one["event"] == MATERIALIZED] for events in found]
+        return materializations if all(materializations) else []
+
+    found = until(those, "each asset's materialization")
+    assert [len(events) for events in found] == [1] * len(made)
+    return [events[0] for events in found]
 
 
 def declared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -104,9 +107,7 @@ def test_stores_with_long_paths_have_keys_of_their_own() -> None:
     assert first.key.endswith("/datasets/d1")
 
 
-def test_a_relative_path_names_the_same_asset_as_its_absolute_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_names_the_same_asset_as_its_absolute_one(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert asset_of("nights", "models", "m1") == asset_of(str(tmp_path / "nights"), "models", "m1")
 
@@ -151,19 +152,12 @@ def share(value: float) -> Entry:
     return Entry("progress", "share done", value)
 
 
-def wait_for(condition: object, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.005)
-
-
 def test_each_state_that_is_seen_is_posted_once_and_in_order() -> None:
     server = Server()
     values = LatestValues(server, interval=0.01)
     for value in (10, 20, 30):
         values.publish("share", share(value))
-        wait_for(lambda value=value: server.got and server.got[-1] == value)
+        until(lambda value=value: server.got and server.got[-1] == value)
     assert values.close(120.0)
     assert server.got == [10, 20, 30]
 
@@ -175,7 +169,7 @@ def test_publishing_does_not_wait_for_a_server_that_hangs_and_closing_gives_up_a
     server.gate.clear()
     values = LatestValues(server, interval=0.01)
     values.publish("share", share(0))
-    wait_for(lambda: server.attempts == 1)
+    until(lambda: server.attempts == 1)
     # A single wait for the server would take for ever: its gate opens at the end of this test.
     for value in range(10_000):
         values.publish("share", share(value))
@@ -192,7 +186,7 @@ def test_a_server_that_was_down_gets_the_last_state_when_it_is_back() -> None:
     server.down = True
     values = LatestValues(server, interval=0.01)
     values.publish("share", share(10))
-    wait_for(lambda: server.attempts >= 3)
+    until(lambda: server.attempts >= 3)
     values.publish("share", share(100))
     server.down = False
     assert values.close(120.0)

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ import pytest
 import yaml
 from prefect import Flow
 from prefect.client.orchestration import get_client
-from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.events.schemas.automations import Posture
 from prefect.flows import load_flow_from_entrypoint
 
+from tests.processes import run_program, until
 from topline.flows import environment
 from topline.flows.deploying import CRASH_SILENT_RUNS, PAUSE_FAILING, POOL
 from topline.flows.launching import FLOWS
@@ -103,7 +103,6 @@ def test_a_second_run_of_what_writes_is_cancelled() -> None:
 
 def test_a_run_that_is_killed_beats_often_enough_to_be_found_out_in_two_minutes() -> None:
     crashed, failures = CRASH_SILENT_RUNS, PAUSE_FAILING
-    assert isinstance(crashed.trigger, EventTrigger)
     assert crashed.trigger.posture is Posture.Proactive
     beats = {int(deployment["work_pool"]["job_variables"]["env"][BEAT]) for deployment in DEPLOYMENTS}
     assert beats == {int(environment.ALWAYS[BEAT])} == {30}
@@ -147,9 +146,7 @@ def test_a_worker_that_is_to_end_lets_its_runs_save_once_and_ends_after_them(tmp
     with subprocess.Popen(
         words, cwd=ROOT, env={**os.environ, "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     ) as leader:
-        while not said.exists():
-            assert leader.poll() is None
-            time.sleep(0.1)
+        until(said.exists, "word of the worker", by=leader)
         leader.send_signal(signal.SIGTERM)
         assert leader.wait(300) == 0
     assert said.read_text() == "saved\n"
@@ -158,9 +155,7 @@ def test_a_worker_that_is_to_end_lets_its_runs_save_once_and_ends_after_them(tmp
 def registered_with(server: str) -> None:
     environ = {**os.environ, **SETTINGS, "PREFECT_API_URL": server, "CI": "true"}
     words = [sys.executable, "-m", "topline.flows.deploying", "register", "deploy/prefect.yaml"]
-    done = subprocess.run(
-        words, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=800
-    )
+    done = run_program(words, cwd=ROOT, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -175,7 +170,6 @@ def test_prefect_registers_all_of_them(prefect_server: str) -> None:
     }
     nightly = there["nightly"]
     assert [schedule.active for schedule in nightly.schedules] == [False]
-    assert nightly.global_concurrency_limit is not None
     assert nightly.global_concurrency_limit.limit == 1
 
 
@@ -203,7 +197,7 @@ def test_registering_again_keeps_what_somebody_switched_and_makes_nothing_double
         for _ in range(2):
             registered_with(prefect_server)
             found = client.read_deployment_by_name("retrain/nightly").schedules
-            assert {(str(one.schedule.cron), one.active) for one in found} == {  # type: ignore[union-attr]
+            assert {(str(one.schedule.cron), one.active) for one in found} == {
                 ("0 2 * * *", True),
                 ("0 12 * * *", True),
             }

@@ -8,12 +8,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.processes import run_program, until
 from topline.flows.doctor_checks import prefect_checks
 from topline.pipeline.doctor import run_checks
 
@@ -59,9 +59,7 @@ def train_as_flow(environ: dict[str, str], store: str, *more: str) -> subprocess
     )
 
 
-def test_a_finished_and_an_interrupted_run_are_kept_by_the_embedded_server(
-    store: str, environ: dict[str, str]
-) -> None:
+def test_a_finished_and_an_interrupted_run_are_kept_by_the_embedded_server(store, environ) -> None:
     with train_as_flow(environ, store, "--tol", "1e-2") as training:
         answer, said = training.communicate(timeout=800)
     assert training.returncode == 0, said
@@ -72,7 +70,7 @@ def test_a_finished_and_an_interrupted_run_are_kept_by_the_embedded_server(
     # Frank-Wolfe, which takes hours to that gap: the run is not to end by itself.
     endless = ("--method", "fw", "--tol", "1e-9", "--max-passes", "100000000")
     with train_as_flow(environ, store, *endless) as training:
-        wait_for_history(Path(store, "runs", "r0002"), training)
+        until(Path(store, "runs", "r0002", "history.jsonl").exists, "a training", by=training)
         # As a terminal does: to the whole process group, and so to the embedded server.
         os.killpg(training.pid, signal.SIGINT)
         _, said = training.communicate(timeout=600)
@@ -88,22 +86,10 @@ def test_a_finished_and_an_interrupted_run_are_kept_by_the_embedded_server(
     assert not Path(environ["HOME"], ".prefect").exists()
 
 
-def wait_for_history(run: Path, training: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 800.0
-    while not (run / "history.jsonl").exists():
-        assert training.poll() is None, training.communicate()
-        assert time.monotonic() < deadline, "training did not begin"
-        time.sleep(0.1)
-
-
 def test_an_error_stays_one_sentence_under_flow(store: str, tmp_path: Path, prefect_server: str) -> None:
-    failed = subprocess.run(
+    failed = run_program(
         [*TOPLINE, "train", "--store", store, "--dataset", "d9999", "--workers", "0"],
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PREFECT_API_URL": prefect_server},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=800,
     )
     assert failed.returncode == 2
     lines = [line for line in failed.stderr.splitlines() if not line.startswith("connect to Prefect")]

@@ -6,14 +6,14 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 from uuid import UUID
 
 import numpy as np
@@ -30,6 +30,7 @@ from prefect.states import Scheduled
 from prefect.types.entrypoint import EntrypointType
 
 from tests.flows.conftest import IN_PROCESS
+from tests.processes import run_program, until
 from topline.flows import definitions, reporting
 from topline.flows.launching import FLOWS
 from topline.flows.runners import run_flow
@@ -60,15 +61,13 @@ def artifacts_of(run_id: UUID) -> dict[str, Artifact]:
 
 def wait_for_tasks(run_id: UUID, expected: dict[str, str]) -> None:
     """Task runs reach the server as events, a moment after the flow has ended."""
-    deadline = time.monotonic() + 240.0
-    while True:
+
+    def as_expected() -> bool:
         with get_client(sync_client=True) as client:
             runs = [run for run in client.read_task_runs() if run.flow_run_id == run_id]
-        states = {run.name.rpartition("-")[0]: run.state_name for run in runs}
-        if states == expected:
-            return
-        assert time.monotonic() < deadline, f"expected the task runs {expected}, found {states}"
-        time.sleep(0.2)
+        return {run.name.rpartition("-")[0]: run.state_name for run in runs} == expected
+
+    until(as_expected, f"{expected} of the task runs")
 
 
 def test_training_is_a_completed_run_with_its_progress_gaps_and_summary(training: TrainConfig) -> None:
@@ -91,9 +90,7 @@ def test_training_is_a_completed_run_with_its_progress_gaps_and_summary(training
     wait_for_tasks(run.id, {"train": "Completed", "certify": "Completed"})
 
 
-def test_a_failure_is_a_failed_run_with_its_sentence_and_the_same_exception(
-    training: TrainConfig, prefect_home: Path
-) -> None:
+def test_a_failure_is_a_failed_run_with_its_sentence_and_the_same_exception(training, prefect_home) -> None:
     missing = training.model_copy(update={"dataset": "d9999"})
     with pytest.raises(NotFoundError) as plain:
         train(missing, IN_PROCESS)
@@ -102,7 +99,6 @@ def test_a_failure_is_a_failed_run_with_its_sentence_and_the_same_exception(
     assert str(caught.value) == str(plain.value)
     run = newest_run()
     assert run.state_name == "Failed"
-    assert run.state is not None
     assert str(plain.value) in str(run.state.message)
     # Prefect keeps the exceptions of flows in any case; nothing of ours is pickled.
     kept = [json.loads(path.read_bytes()) for path in (prefect_home / "storage").iterdir()]
@@ -125,9 +121,7 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("stage", ["_compile_jit_functions", "HeldOutRows.of", "finish_run"])
-def test_sigterm_cancels_a_run_in_words_and_is_no_failure(
-    training: TrainConfig, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
+def test_sigterm_cancels_a_run_in_words_and_is_no_failure(training, monkeypatch, stage) -> None:
     """While loops are compiled, before the first round, and once the model is stored."""
 
     def terminated(*_: object, **__: object) -> None:
@@ -138,7 +132,6 @@ def test_sigterm_cancels_a_run_in_words_and_is_no_failure(
     with pytest.raises((InterruptedRunError, KeyboardInterrupt), match="SIGTERM") as stopped:
         run_flow("train", {"config": training, "cluster": IN_PROCESS})
     run = newest_run()
-    assert run.state is not None
     assert (run.state_name, run.state.message) == ("Cancelled", str(stopped.value))
 
 
@@ -161,9 +154,7 @@ def test_the_log_of_a_scheduled_run_is_on_its_page_and_with_its_model(
     with get_client(sync_client=True) as client:
         run = client.create_flow_run_from_deployment(deployment, state=Scheduled())
         environ = {**os.environ, "PREFECT__FLOW_RUN_ID": str(run.id), "PREFECT_API_URL": prefect_server}
-        done = subprocess.run(
-            [sys.executable, "-m", "prefect.engine"], env=environ, capture_output=True, text=True
-        )
+        done = run_program([sys.executable, "-m", "prefect.engine"], env=environ)
         assert done.returncode == 0, done.stderr
         assert client.read_flow_run(run.id).state_name == "Completed"
         of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
@@ -211,7 +202,11 @@ def test_the_whole_job_and_its_steps_run_as_flows(images: Path, tmp_path: Path) 
 def test_the_progress_artifact_moves_while_the_flow_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "POST_SECONDS", 0.05)
     monkeypatch.setattr(reporting, "PUBLISH_SECONDS", 0.0)
-    seen: list[Any] = []
+    seen: list[float] = []
+
+    def shown(run_id: UUID, share: float) -> bool:
+        posted = artifacts_of(run_id).get("train-progress")
+        return posted is not None and posted.data == pytest.approx(share)
 
     @flow(name="moving", persist_result=False)
     def moving() -> None:
@@ -220,20 +215,11 @@ def test_the_progress_artifact_moves_while_the_flow_runs(monkeypatch: pytest.Mon
             run_id = UUID(flow_run.get_id())
             for number, gap in enumerate([1.0, 0.1, 0.01]):
                 watch.progress.note({"round": number, "relative_gap": gap})
-                seen.append(wait_for_progress(run_id, 50.0 * number))
+                until(partial(shown, run_id, 50.0 * number), f"a share of {50 * number} %")
+                seen.append(gap)
 
     moving()
-    assert seen == [0.0, 50.0, 100.0]
-
-
-def wait_for_progress(run_id: UUID, share: float) -> Any:
-    deadline = time.monotonic() + 240.0
-    while time.monotonic() < deadline:
-        posted = artifacts_of(run_id).get("train-progress")
-        if posted is not None and posted.data == pytest.approx(share):
-            return round(float(str(posted.data)), 6)
-        time.sleep(0.05)
-    return None
+    assert seen == [1.0, 0.1, 0.01]
 
 
 @contextmanager
@@ -243,7 +229,6 @@ def frozen_server() -> Iterator[None]:
     from prefect.server.api.server import SubprocessASGIServer
 
     process = SubprocessASGIServer().server_process
-    assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
     try:
         yield
@@ -251,9 +236,7 @@ def frozen_server() -> Iterator[None]:
         os.kill(process.pid, signal.SIGCONT)
 
 
-def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(
-    training: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(training, monkeypatch) -> None:
     """Training ends while the server hangs, which thaws only before the flow's last state.
 
     Requests wait for an hour here: were training or its end to wait for one, the test would not end.
@@ -281,9 +264,7 @@ def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(
     assert newest_run().state_name == "Completed"
 
 
-def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
-    training: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(training, monkeypatch) -> None:
     """The first attempt loses it when the certified gap is not reached yet; the second is the same run."""
     run_task, rounds_before = session.run_task, []
 
@@ -306,7 +287,6 @@ def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
     assert rounds_before[0] == 0
     assert rounds_before[1:] == [pytest.approx(2, abs=1)]
     assert [run.id for run in list_runs(open_store(training.store))] == [result.run]
-    assert result.certificate is not None
     assert result.certificate.certified
 
 
@@ -343,6 +323,5 @@ def test_a_sweep_is_a_completed_run_that_shows_its_best_cell_and_links_its_page(
     posted = artifacts_of(run.id)
     assert posted["sweep-progress"].data == 100.0
     assert f"C = {result.best.C:g}" in str(posted["summary"].data)
-    assert result.trained is not None
     assert result.trained.model in str(posted["summary"].data)
     assert result.page in str(posted["report"].data)

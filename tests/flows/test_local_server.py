@@ -10,7 +10,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import httpx
 import pytest
 
 from tests.free_ports import free_port
+from tests.processes import until
 from topline.flows import local_server as module
 from topline.flows.environment import FlowServerError
 from topline.flows.local_server import local_server
@@ -91,27 +91,20 @@ def test_the_last_who_uses_a_server_ends_it(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
-def test_a_server_that_is_killed_is_started_again_at_its_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_is_killed_is_started_again_at_its_address(tmp_path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(module, "_started", started)
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
     with local_server({"PREFECT_HOME": str(tmp_path)}) as server:
         number = int((tmp_path / "topline-server.pid").read_text())
         os.killpg(number, signal.SIGKILL)
-        deadline = time.monotonic() + 120
-        while f"{server.url} had ended, and was started again" not in caplog.text:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: f"{server.url} had ended, and was started again" in caplog.text, "another server")
         assert httpx.get(server.url, timeout=60).status_code == httpx.codes.UNAUTHORIZED
         assert int((tmp_path / "topline-server.pid").read_text()) != number
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url, timeout=60)
 
 
-def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(tmp_path, monkeypatch) -> None:
     """Two users start theirs at the same moment: both find 4200 free, and one of them gets it."""
     port, genuine = free_port(), module.free_port
     first = iter([port])
@@ -119,8 +112,7 @@ def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(
     monkeypatch.setattr(module, "free_port", lambda preferred=0: next(first, None) or genuine(preferred))
     other = started(port, {"PREFECT_SERVER_API_AUTH_STRING": "other:word"}, tmp_path / "other.log", 2)
     with other:
-        while genuine(port) == port:
-            time.sleep(0.05)
+        until(lambda: genuine(port) != port, "the other server")
         with (
             local_server({"PREFECT_HOME": str(tmp_path)}) as server,
             local_server({"PREFECT_HOME": str(tmp_path)}) as found,
@@ -170,9 +162,7 @@ def test_a_home_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
-def test_a_server_that_never_answers_is_waited_for_with_a_word_and_an_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_never_answers_is_waited_for_with_a_word_and_an_end(tmp_path, caplog) -> None:
     """Its process has the lock, and nobody answers at its address."""
     slept: list[float] = []
     clock = Clock(monotonic=lambda: sum(slept), sleep=slept.append)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.pipeline.watching import Recorder
 from topline.flows import reporting
 from topline.flows.reporting import (
     DASHBOARD_URL,
@@ -20,22 +20,6 @@ from topline.flows.reporting import (
     report_link,
 )
 from topline.pipeline.telemetry import TimeLeft
-
-
-class Noted:
-    """A progress display that notes its calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-
-    def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
-        self.calls.append(("begin", stage, total, unit))
-
-    def advance(self, amount: int = 1) -> None:
-        self.calls.append(("advance", amount))
-
-    def note(self, facts: Mapping[str, Any]) -> None:
-        self.calls.append(("note", dict(facts)))
 
 
 @pytest.fixture(autouse=True)
@@ -144,12 +128,13 @@ def test_nothing_is_published_more_often_than_a_reader_needs(monkeypatch: pytest
 
 
 def test_everything_is_passed_on_to_the_caller_s_display() -> None:
-    noted = Noted()
+    noted = Recorder()
     progress = FlowProgress(Latest().publish, also=noted)
     progress.begin("extract", 3, "images")
     progress.advance(2)
     progress.note({"file": "a.png"})
-    assert noted.calls == [("begin", "extract", 3, "images"), ("advance", 2), ("note", {"file": "a.png"})]
+    assert noted.stages == [("extract", 3, "images")]
+    assert (noted.counts, noted.facts) == ({"extract": 2}, [{"file": "a.png"}])
 
 
 def test_artifacts_hold_what_json_can_say() -> None:

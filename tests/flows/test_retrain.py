@@ -116,25 +116,20 @@ def test_the_page_tells_the_times_that_prefect_keeps(every: str, timezone: str) 
         assert found[1:] == expected
 
 
-def test_who_serves_a_store_leaves_word_of_the_schedule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_serves_a_store_leaves_word_of_the_schedule(tmp_path, monkeypatch) -> None:
     nowhere = LocalServer("http://127.0.0.1:1/api", "user:word", tmp_path / "password")
     monkeypatch.setattr(serving, "_serve", lambda *_, **__: None)
     monkeypatch.setattr(serving, "local_server", lambda _: nullcontext(nowhere))
     config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
     serving.serve_retraining(config, HERE, serving.Serving("0 2 * * *", "Europe/Berlin"))
     left = read_schedule(open_store(config.store))
-    assert left is not None
     assert (left.every, left.timezone) == ("0 2 * * *", "Europe/Berlin")
     assert left.ended
     lines = (tmp_path / "store.serve.log").read_text().splitlines()
     assert lines[-1].endswith("ended: by SIGTERM: the schedule is not served any more")
 
 
-def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(tmp_path, monkeypatch) -> None:
     nowhere = LocalServer("http://127.0.0.1:1/api", "user:word", tmp_path / "password")
     monkeypatch.setattr(serving, "local_server", lambda _: nullcontext(nowhere))
     monkeypatch.setattr(serving.time, "sleep", lambda _: None)
@@ -147,7 +142,6 @@ def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(
 
     def serve(*_: object) -> None:
         found = read_schedule(open_store(config.store))
-        assert found is not None
         lost.append(found.lost)
         error = ends.pop(0)
         if error is not None:
@@ -161,13 +155,10 @@ def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(
     with pytest.raises(ExceptionGroup):
         serving.serve_retraining(config, HERE, serving.Serving("6h", out=io.StringIO()))
     left = read_schedule(open_store(config.store))
-    assert left is not None
     assert left.error.startswith("ExceptionGroup: tasks")
 
 
-def test_a_store_that_somebody_serves_is_refused_to_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_somebody_serves_is_refused_to_another(tmp_path, monkeypatch) -> None:
     config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
 
     def serve_beside(*_: object) -> None:
@@ -176,7 +167,6 @@ def test_a_store_that_somebody_serves_is_refused_to_another(
         ):
             serving.serve_retraining(config, HERE, serving.Serving("6h", out=io.StringIO()))
         schedule = read_schedule(open_store(config.store))
-        assert schedule is not None
         assert (schedule.every, schedule.ended) == ("1h", ""), "the first one's word stands"
 
     monkeypatch.setattr(serving, "_serve_somewhere", serve_beside)
@@ -220,9 +210,7 @@ def raise_signal(number: int) -> None:
 
 @pytest.mark.prefect
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_runner_in_order(
-    prefect_server: str, number: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_ends_the_runner_in_order(prefect_server, number, capfd, monkeypatch) -> None:
     """It comes once the runner has begun."""
 
     class Signalled(OrderlyRunner):
@@ -263,9 +251,7 @@ def test_a_second_interrupt_within_task_groups_is_no_fault(monkeypatch: pytest.M
 
 @pytest.mark.prefect
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
-def test_a_run_that_ends_with_the_serving_is_cancelled_at_once(
-    prefect_server: str, number: int, name: str
-) -> None:
+def test_a_run_that_ends_with_the_serving_is_cancelled_at_once(prefect_server, number, name) -> None:
     """The run itself sends the signal, so that it is under way for certain."""
     before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -289,7 +275,6 @@ def test_a_run_that_ends_with_the_serving_is_cancelled_at_once(
         assert client.read_flow_run(run.id).state_type == StateType.RUNNING, "Prefect leaves it so"
         assert serving.cancel_interrupted_runs(runner.interrupted, runner.ended_by) == 1
         ended = client.read_flow_run(run.id).state
-        assert ended is not None
         assert (ended.type, ended.message) == (
             StateType.CANCELLED,
             f"interrupted: the serving was ended by {name}; the next run does its work",
@@ -339,9 +324,7 @@ def test_prefects_server_remembers_so_many_runs(every: str, runs: int, kept: tim
 
 
 @pytest.mark.prefect
-def test_serving_cancels_what_its_runner_cut_off(
-    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serving_cancels_what_its_runner_cut_off(prefect_server, tmp_path, monkeypatch) -> None:
     cut: list[UUID] = []
     left: list[UUID] = []
 
@@ -361,7 +344,6 @@ def test_serving_cancels_what_its_runner_cut_off(
     with get_client(sync_client=True) as client:
         ended = client.read_flow_run(cut[0]).state
         assert client.read_task_run(left[0]).state_type == StateType.CRASHED
-    assert ended is not None
     assert (ended.type, str(ended.message).partition(":")[0]) == (StateType.CANCELLED, "interrupted")
 
 
@@ -410,9 +392,7 @@ def test_one_run_stands_in_for_all_that_were_missed(prefect_server: str) -> None
 
 
 @pytest.mark.prefect
-def test_of_thousands_of_missed_runs_the_oldest_are_deleted(
-    prefect_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_thousands_of_missed_runs_the_oldest_are_deleted(prefect_server, monkeypatch) -> None:
     """A request a run would take minutes after some days of `--every 60s`, before the work begins."""
     monkeypatch.setattr(retraining, "MISSED_KEPT", 2)
     monkeypatch.setattr(retraining, "_DELETED_AT_ONCE", 3)
@@ -497,9 +477,7 @@ def test_runs_that_an_earlier_serving_left_take_the_options_of_the_one_that_runs
 
 
 @pytest.mark.prefect
-def test_a_retraining_beside_another_one_is_cancelled_and_says_who(
-    prefect_server: str, tmp_path: Path
-) -> None:
+def test_a_retraining_beside_another_one_is_cancelled_and_says_who(prefect_server, tmp_path) -> None:
     photographs(tmp_path / "photos", range(8))
     config = RetrainConfig(
         store=str(tmp_path / "store"),

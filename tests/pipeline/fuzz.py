@@ -215,8 +215,8 @@ def random_lines(count: int, seed: int) -> Iterator[Case]:
     from topline.pipeline.cli.entry import app
 
     group = typer.main.get_command(app)
-    commands = {(name,): own for name, own in group.commands.items() if name != "models"}  # type: ignore[attr-defined]
-    models = group.commands["models"].commands  # type: ignore[attr-defined]
+    commands = {(name,): own for name, own in group.commands.items() if name != "models"}
+    models = group.commands["models"].commands
     commands |= {("models", name): own for name, own in models.items()}
     names = sorted(name for name in commands if name[0] not in LASTING)
     for number in range(count):

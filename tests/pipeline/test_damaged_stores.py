@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.damaged_stores import finished_store, kind_of, record_paths, topline, walk
+from tests.processes import run_program
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers import open_features, read_labels
 from topline.storage.errors import IntegrityError
@@ -111,35 +111,9 @@ EVERYTHING = [pytest.mark.slow, pytest.mark.timeout(1800)]
 @pytest.mark.parametrize(("inputs", "lines"), [(10, 2), pytest.param(60, 40, marks=EVERYTHING)])
 def test_nothing_ends_with_a_fault(inputs: int, lines: int) -> None:
     command = [sys.executable, "-m", "tests.pipeline.fuzz", "--inputs", str(inputs), "--lines", str(lines)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ran = run_program(command, cwd=ROOT)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert f"{inputs} inputs and {lines} command lines: 0 faults" in ran.stdout
-
-
-@pytest.mark.parametrize("label", ["1_0", "0x10", "1e40", "\u0663", "1e1", "+-1", "2.5", "1234567890123456"])
-def test_labels_that_look_like_numbers_and_are_none(tmp_path: Path, label: str) -> None:
-    path = tmp_path / "X.svm"
-    path.write_text(f"1 1:1\n{label} 1:2\n")
-    with pytest.raises(InputError, match=r"X\.svm, line 2: the label .* is not a whole number: write digits"):
-        open_features(path)
-
-
-def test_labels_that_are_numbers_or_names(tmp_path: Path) -> None:
-    path = tmp_path / "X.svm"
-    path.write_text("1 1:1\n+1 1:2\n2.0 1:3\n-1 1:1\nK\u00e4fer 1:1\n007 1:1\n")
-    labels = open_features(path).labels()
-    assert labels is not None
-    assert labels.tolist() == ["1", "+1", "2.0", "-1", "K\u00e4fer", "007"]
-
-
-@pytest.mark.parametrize("index", ["999999999999", "2147483648", "9" * 30])
-def test_an_index_that_no_matrix_has(tmp_path: Path, index: str) -> None:
-    path = tmp_path / "X.svm"
-    path.write_text(f"1 1:1\n2 {index}:1\n")
-    with pytest.raises(
-        InputError, match=r"X\.svm, line 2: an index is too large: columns go up to 2,147,483,647"
-    ):
-        open_features(path)
 
 
 @pytest.mark.parametrize("read", [open_features, read_labels])

@@ -6,15 +6,10 @@ import clarabel
 import numpy as np
 from scipy import sparse
 
+from tests.reference.qp import minimise_on_cones
+from tests.reference.risks import mean_of_largest
+
 LOG2 = np.log(2.0)
-
-
-def sorted_average(losses, k):
-    """Give the mean of the k largest by sorting; what k has beyond its floor counts of the next."""
-    largest = np.sort(losses)[::-1]
-    whole = int(np.floor(k))
-    part = (k - whole) * largest[whole] if whole < k else 0.0
-    return (largest[:whole].sum() + part) / k
 
 
 def loss_values(name, z, y):
@@ -29,7 +24,7 @@ def loss_values(name, z, y):
 
 def objective(X, y, name, k, C, w):
     """Give P(w)."""
-    return sorted_average(loss_values(name, X @ w, y), k) + w @ w / (2.0 * C)
+    return mean_of_largest(loss_values(name, X @ w, y), k) + w @ w / (2.0 * C)
 
 
 def optimum(X, y, name, k, C, threshold_weight=None, excess_weight=None):
@@ -70,7 +65,7 @@ def optimum(X, y, name, k, C, threshold_weight=None, excess_weight=None):
     q = np.zeros(size)
     q[d], q[d + 1 : d + 1 + n] = a, b
     P = sparse.diags(np.concatenate([np.full(d, 1.0 / C), np.zeros(size - d)]), format="csc")
-    x = _solved(P, q, rows, right, cones)
+    x = np.asarray(minimise_on_cones(P, q, rows, right, cones).x)
     return 0.5 * x @ (P @ x) + q @ x, x[:d]
 
 
@@ -85,15 +80,3 @@ def _logistic(u, Z, e, y, rows, right, cones, nonnegative):
             rows.append(-sparse.vstack([exponent, none, bound]))
             right.append(np.array([0.0, 1.0, 0.0]))
             cones.append(clarabel.ExponentialConeT())
-
-
-def _solved(P, q, rows, right, cones):
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-10
-    solution = clarabel.DefaultSolver(
-        P, q, sparse.vstack(rows).tocsc(), np.concatenate(right), cones, settings
-    ).solve()
-    if solution.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
-        raise ArithmeticError(f"the reference solver ended with {solution.status}")
-    return np.asarray(solution.x)

@@ -37,22 +37,23 @@ def minimise_qp(P, q, G, h, A=None, b=None, entropies=()):
         rows.append(sparse.csc_matrix(cone))
         right.append(np.array([0.0, 0.0, 1.0]))
         cones.append(clarabel.ExponentialConeT())
+    reduced = dict.fromkeys(("reduced_tol_gap_abs", "reduced_tol_gap_rel", "reduced_tol_feas"), 1e-8)
+    return np.array(minimise_on_cones(P, q, rows, right, cones, max_iter=500, **reduced).x)[:n]
+
+
+def minimise_on_cones(P, q, rows, right, cones, tol=1e-10, **more):
+    """Minimise x'Px/2 + q'x over x with right - rows x in the cones; gives Clarabel's solution."""
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    settings.max_iter = 500
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-10
-    settings.reduced_tol_gap_abs = settings.reduced_tol_gap_rel = settings.reduced_tol_feas = 1e-8
-    solution = clarabel.DefaultSolver(
-        sparse.triu(sparse.csc_matrix(P)).tocsc(),
-        q,
-        sparse.vstack(rows).tocsc(),
-        np.concatenate(right),
-        cones,
-        settings,
-    ).solve()
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = tol
+    for name, value in more.items():
+        setattr(settings, name, value)
+    stacked = sparse.vstack(rows).tocsc(), np.concatenate(right)
+    problem = sparse.triu(sparse.csc_matrix(P)).tocsc(), q, *stacked, cones, settings
+    solution = clarabel.DefaultSolver(*problem).solve()
     if solution.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
         raise ArithmeticError(f"the reference solver ended with {solution.status}")
-    return np.array(solution.x)[:n]
+    return solution
 
 
 def dual_domain(form, m):

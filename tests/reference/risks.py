@@ -7,7 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from tests.reference import losses as reference
-from tests.reference.qp import minimise_qp
+from tests.reference.qp import minimise_on_cones, minimise_qp
 from tests.reference.training_qp import _one_vs_all, _polyhedral, _ranked
 from topline.solvers.losses import OneVsAll, PolyhedralTopK
 
@@ -126,19 +126,12 @@ def top_entropy_optimum(X, y, loss, lam, k, m):
     q = np.concatenate([np.zeros(first_u), np.full(n * terms, fields.get("temperature", 1.0))])
     if "temperature" in fields:  # with a margin of 1
         q[first_share + others] = -1.0
-    P = lam * W.T @ W
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-9
-    found = clarabel.DefaultSolver(
-        sparse.triu(P).tocsc(), q, sparse.vstack([equal, upper, cones]).tocsc(),
-        np.concatenate([np.zeros(equal.shape[0]), right, np.zeros(3 * n * terms)]),
+    found = minimise_on_cones(
+        lam * W.T @ W, q, [equal, upper, cones], [np.zeros(equal.shape[0]), right, np.zeros(3 * n * terms)],
         [
             clarabel.ZeroConeT(equal.shape[0]), clarabel.NonnegativeConeT(len(right)),
             *[clarabel.ExponentialConeT()] * (n * terms),
         ],
-        settings,
-    ).solve()  # fmt: skip
-    if found.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
-        raise ArithmeticError(f"the reference solver ended with {found.status}")
+        tol=1e-9,
+    )  # fmt: skip
     return -found.obj_val

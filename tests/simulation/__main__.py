@@ -41,7 +41,7 @@ class Tally(NamedTuple):
     counts: Counter[str]
     seconds: float
 
-    def __add__(self, other: Self) -> Self:  # type: ignore[override]
+    def __add__(self, other: Self) -> Self:
         return type(self)(*(mine + its for mine, its in zip(self, other, strict=True)))
 
     @classmethod

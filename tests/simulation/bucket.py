@@ -139,7 +139,7 @@ def _ignoring(effect: Callable[[], None]) -> None:
 
 
 def _bucket() -> Bucket:
-    return Here.world.bucket  # type: ignore[no-any-return]
+    return Here.world.bucket
 
 
 def _got(key: str) -> bytes:

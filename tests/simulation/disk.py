@@ -67,7 +67,7 @@ class Folder:
             copies[self] = made = copy.copy(self)
             made.entries = {name: node.copy(copies) for name, node in self.entries.items()}
             made.synced = {name: node.copy(copies) for name, node in self.synced.items()}
-        return copies[self]  # type: ignore[no-any-return]
+        return copies[self]
 
 
 class Disk:
@@ -93,7 +93,7 @@ class Disk:
                 node = node.entries[name]
         except (AttributeError, KeyError):
             return None
-        return node  # type: ignore[no-any-return]
+        return node
 
     def found(self, path: str) -> File | Folder:
         node = self.find(path)
@@ -156,7 +156,7 @@ def _enter(call: str, path: str, kinds: tuple[str, ...] = _READS) -> str | None:
 
 
 def _disk() -> Disk:
-    return Here.world.disk  # type: ignore[no-any-return]
+    return Here.world.disk
 
 
 class Place:

@@ -8,17 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tests.simulation.actors import (
-    LAPSE,
-    SECRET,
-    SHARED,
-    THEMES,
-    Act,
-    Actor,
-    Ledger,
-    publish,
-    store_rows,
-)
+from tests.simulation.actors import LAPSE, SECRET, SHARED, THEMES, Act, Actor, Ledger, publish, store_rows
 from tests.simulation.bucket import Bucket
 from tests.simulation.disk import Disk
 from tests.simulation.machine import BUCKET, DISK, Random, SimulatedTime

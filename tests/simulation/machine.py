@@ -174,10 +174,7 @@ def simulated() -> Iterator[None]:
             (writer, {"packed_array": _remembered(packed_array)}),
             (
                 contents,
-                {
-                    "dump_manifest": _remembered(dump_manifest),
-                    "load_manifest": _remembered(load_manifest),
-                },
+                {"dump_manifest": _remembered(dump_manifest), "load_manifest": _remembered(load_manifest)},
             ),
         ):
             for name, value in replaced.items():

@@ -164,13 +164,7 @@ PLANTED = (
         "pass",
         1881,
     ),
-    Planted(
-        "pruning takes what is read",
-        f"{_PLAN}:_Pruning._alone",
-        "yield held and not",
-        "yield not",
-        12,
-    ),
+    Planted("pruning takes what is read", f"{_PLAN}:_Pruning._alone", "yield held and not", "yield not", 12),
     Planted(
         "who cannot hold what it reads reads on",
         "storage.stores.holds:_locked",

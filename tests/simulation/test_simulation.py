@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import run_program
 from tests.simulation.planted import FOUND
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def simulation(*words: object) -> str:
     """Run the program, which must find nothing, and return its table."""
     command = [sys.executable, "-m", "tests.simulation", *map(str, words)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
+    ended = run_program(command, cwd=ROOT)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

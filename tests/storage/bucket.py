@@ -48,7 +48,7 @@ def localbucket_server() -> Iterator[str]:
     """Serve a folder, and yield the address: like MinIO it does not say which condition refused a put."""
     import localbucket
 
-    class Handler(localbucket.S3Handler):  # type: ignore[misc]
+    class Handler(localbucket.S3Handler):
         """Deletes many objects in one request too, which localbucket leaves out."""
 
         def do_POST(self) -> None:

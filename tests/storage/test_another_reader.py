@@ -1,9 +1,10 @@
-"""A reader that shares no code with the product finds the same P and D in every kind of model."""
+"""Whoever has read storage/README.md can read a store: its snippets run, a reader by it finds P and D."""
 
 from __future__ import annotations
 
-import subprocess
+import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,22 @@ import numpy as np
 import pytest
 
 from tests.pipeline.small_data import small_dataset
+from tests.processes import run_program
 from tests.storage.reader import bounds
 from topline.pipeline.certification import certify
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.training import train
+from topline.storage import schema
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import DatasetWriter, LabelSetTable, RowFacts, empty_manifest
-from topline.storage.models import load_model
+from topline.storage.datasets import (
+    MANIFEST_SCHEMA,
+    DatasetInfo,
+    DatasetWriter,
+    LabelSetTable,
+    RowFacts,
+    empty_manifest,
+)
+from topline.storage.models import DecisionRecord, load_model
 from topline.storage.stores import open_store
 
 HINGE: dict[str, Any] = {"loss": "topk_hinge", "k": 2, "method": "fw"}
@@ -74,11 +84,25 @@ def test_p_and_d_of_every_kind_of_model(stores: dict[str, Path], kind: str) -> N
 
 def test_it_needs_nothing_of_the_product() -> None:
     code = "import sys, tests.storage.reader; print([name for name in sys.modules if 'topline' in name])"
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
+    ended = run_program([sys.executable, "-c", code], check=True, cwd=ROOT)
     assert ended.stdout == "[]\n"
+
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "storage" / "README.md").read_text(encoding="utf-8")
+
+
+def test_snippets_run_as_printed(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    code = "".join(blocks) + "assert len(best) == 5 and set(best) <= {'ant', 'bee'}\n"
+    run_program([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, check=True)
+
+
+def test_every_stored_name_is_in_the_guide() -> None:
+    kinds = {value for name, value in vars(schema).items() if name.endswith("_ENCODING")}
+    # The version of a dataset is its record's `encoding-version`.
+    named = {field.name for kind in (DatasetInfo, DecisionRecord) for field in fields(kind)} - {"version"}
+    missing = {name for name in {*named, *MANIFEST_SCHEMA.names} if f"`{name}`" not in GUIDE}
+    assert not missing
+    assert {kind for kind in kinds if kind not in GUIDE} == {"topline-estimator"}, "a folder of its own"

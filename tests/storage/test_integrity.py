@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.processes import run_program
 from tests.storage.samples import dense, manifest_of, sparse, unit_of, write_dataset
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
@@ -78,9 +78,7 @@ OPERATIONS: dict[str, Callable[[Dataset], Any]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", ["local", "memory"])
 @pytest.mark.sampled(2)
-def test_a_damaged_shard_is_named_with_its_rows(
-    request: pytest.FixtureRequest, kind: str, damage: str, operation: str
-) -> None:
+def test_a_damaged_shard_is_named_with_its_rows(request, kind, damage, operation) -> None:
     store: Store = request.getfixturevalue(f"{kind}_store")
     info = write_dataset(store, dense(101, 6), PLAN)
     act, words = DAMAGES[damage]
@@ -92,7 +90,6 @@ def test_a_damaged_shard_is_named_with_its_rows(
     assert message.startswith(f"features of dataset {info.id}: shard 1 ")
     assert f"run `topline fsck {store.url}`" in message
     named = re.search(r"\(rows (\d+)-(\d+)\)", message)
-    assert named is not None
     first, last = (int(number) for number in named.groups())
     assert (first, last) == ((32, 39) if damage == "flipped bit" else (32, 63)), (
         "a whole shard, or a whole chunk"
@@ -126,9 +123,7 @@ def test_an_object_of_s3_that_is_lost_or_empty(s3_store: Store, operation: str) 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("array", ["indptr", "indices", "data"])
 @pytest.mark.sampled(3)
-def test_a_damaged_sparse_unit_is_named_with_its_rows(
-    local_store: Store, array: str, damage: str, operation: str
-) -> None:
+def test_a_damaged_sparse_unit_is_named_with_its_rows(local_store, array, damage, operation) -> None:
     info = write_dataset(local_store, sparse(101, 6), PLAN)
     act, words = DAMAGES[damage]
     act(local_store, f"{unit_of(local_store, info, 1)}/{array}/c/0")
@@ -151,9 +146,7 @@ def test_a_damaged_sparse_unit_is_named_with_its_rows(
         ("units.json", Dataset.sample_ids),
     ],
 )
-def test_everything_else_of_a_dataset(
-    local_store: Store, damage: str, path: str, read: Callable[[Dataset], Any]
-) -> None:
+def test_everything_else_of_a_dataset(local_store, damage, path, read) -> None:
     info = write_dataset(local_store, dense(101, 6), PLAN)
     place = manifest_of(local_store, info, 1) if path == "manifest" else f"{info.folder}/{path}"
     dataset = Dataset.open(local_store)
@@ -235,7 +228,7 @@ def test_order_of_keys_does_not_matter_and_values_do() -> None:
 
 def test_digests_are_the_same_in_another_process() -> None:
     code = "from topline.storage.records import digest_json; print(digest_json({'k': 'ü', 'x': [0.1, None]}))"
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    out = run_program([sys.executable, "-c", code], check=True).stdout
     assert out.strip() == digest_json({"k": "ü", "x": [0.1, None]})
 
 

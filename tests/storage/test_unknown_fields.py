@@ -152,14 +152,11 @@ def test_fields_of_a_later_version_are_ignored(local_store: Store, monkeypatch: 
     assert (run.config, run.outcome and run.outcome["status"]) == ({"C": 1.0}, "solved")
     assert [line["round"] for line in read_history(store, run.id)] == [0]
     checkpoint = latest_checkpoint(store, run.id, fingerprint={"C": 1.0})
-    assert checkpoint is not None
     np.testing.assert_array_equal(checkpoint.dual_blocks().rows(0, 4), np.ones((4, 3)))
     sweep = read_sweep(store, "s0001")
-    assert sweep.outcome is not None
     assert sweep.outcome["best"] == 0
     assert [answer["C"] for answer in read_answers(store, sweep.id)] == [1.0]
     schedule = read_schedule(store)
-    assert schedule is not None
     assert schedule.every == "6h"
     np.testing.assert_array_equal(StoredKernel.load(store, KEY).matrix.rows(0, 5), np.eye(5))
     assert StoredPredictions.load(store, KEY).classes.rows(0, 5).shape == (5, 2)

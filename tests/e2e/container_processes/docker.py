@@ -84,11 +84,7 @@ def healthy(folder: Path, name: str, service: dict[str, Any]) -> bool:
     """Return whether a service's own check, run where its container would, is content."""
     check = service.get("healthcheck")
     if name == "database":
-        probe = [
-            "bash",
-            "-c",
-            f"{POSTGRES}/pg_isready --host=127.0.0.1 --dbname=prefect",
-        ]
+        probe = ["bash", "-c", f"{POSTGRES}/pg_isready --host=127.0.0.1 --dbname=prefect"]
     elif check is None:
         return True
     else:

@@ -34,7 +34,6 @@ PICTURES = [scene(50 + 5 * seed, 40, seed) for seed in range(8)]
 
 def fitted(options: str = OPTIONS) -> Fisher:
     made = make_backbone(BackboneConfig(backbone=f"fisher:{options}"))
-    assert isinstance(made, Fisher)
     return made.fit(iter(PICTURES))
 
 
@@ -66,7 +65,6 @@ def test_it_is_the_gradient_of_the_mixture_in_its_natural_units() -> None:
     """Slopes of the log-likelihood, divided by the root of the Fisher information (Sanchez et al., 2013)."""
     backbone = fitted(OPTIONS.replace("stripes=2", "stripes=0"))
     words = backbone.vocabulary
-    assert words is not None
     image = scene(60, 60, 99)
     z = np.concatenate([words.project(grid).reshape(-1, 6) for grid in backbone._grids(image)])
     assert len(z) == 36 + 16
@@ -141,7 +139,6 @@ def test_colours_are_statistics_of_the_cells_of_a_patch() -> None:
 @pytest.mark.parametrize(("colour", "numbers"), [(0, 104), (1, 200)])
 def test_colours_are_a_choice(colour: int, numbers: int) -> None:
     words = fitted(f"{OPTIONS},colour={colour}").vocabulary
-    assert words is not None
     assert words.axes.shape == (numbers, 6)
 
 
@@ -195,7 +192,7 @@ def test_nothing_is_described_before_anything_is_fitted() -> None:
         with pytest.raises(InputError, match="no vocabulary yet"):
             use()
     with pytest.raises(InputError, match="0 images have 0 descriptors, too few for 16 words"):
-        plain.fit(iter([]))  # type: ignore[attr-defined]
+        plain.fit(iter([]))
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,7 @@ def test_the_graph_is_one_that_onnx_accepts(cache: Path) -> None:
     assert len(model.SerializeToString()) < 14_000_000
 
 
-def test_the_network_is_converted_once_and_again_where_its_file_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_network_is_converted_once_and_again_where_its_file_is_damaged(tmp_path, monkeypatch) -> None:
     folder = tmp_path / "cache"
     made = lite0_network(folder)
     (kept,) = folder.iterdir()
@@ -113,9 +111,7 @@ def test_a_cache_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     open_session(lite0_network(None))
 
 
-def test_other_weights_and_other_versions_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_weights_and_other_versions_are_refused(tmp_path, monkeypatch) -> None:
     spec = EfficientNetLite0().spec()
     with pytest.raises(InputError, match="made by another version of efficientnet_lite0"):
         backbone_of_spec({**spec, "graph": 0})
@@ -160,8 +156,8 @@ class FakeTorch:
             "torch._utils",
             *["_rebuild_tensor_v2"] * 2,
         )
-        self.rebuild, self.torch.FloatStorage = rebuild, self.kind  # type: ignore[attr-defined]
-        utils._rebuild_tensor_v2 = rebuild  # type: ignore[attr-defined]
+        self.rebuild, self.torch.FloatStorage = rebuild, self.kind
+        utils._rebuild_tensor_v2 = rebuild
         monkeypatch.setitem(sys.modules, "torch", self.torch)
         monkeypatch.setitem(sys.modules, "torch._utils", utils)
 
@@ -252,7 +248,7 @@ def test_what_is_not_tensors_by_name_is_refused(torch: FakeTorch, tmp_path: Path
     with pytest.raises(InputError, match="a tensor has the shape"):
         read_state(torch.write(path, {"w": torch.tensor(storage, 0, (2,), (-1,))}, {"1": np.zeros(4)}))
     with pytest.raises(InputError, match="made of something else than a storage"):
-        read_state(torch.write(path, {"w": torch.tensor(storage, 0, ("4",), (1,))}, {"1": np.zeros(4)}))  # type: ignore[arg-type]
+        read_state(torch.write(path, {"w": torch.tensor(storage, 0, ("4",), (1,))}, {"1": np.zeros(4)}))
     with pytest.raises(InputError, match="cut short"):
         read_state(torch.write(path, {"w": whole}, {"1": np.zeros(3)}))
     with pytest.raises(InputError, match="big-endian"):

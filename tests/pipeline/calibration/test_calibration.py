@@ -13,7 +13,6 @@ from tests.pipeline.small_data import make_features, write_dataset
 from tests.storage.test_integrity import flip_first
 from topline.pipeline import calibration
 from topline.pipeline.calibration import calibration_of, row_draws
-from topline.pipeline.evaluation import Evaluation
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.export.estimator import load_estimator
 from topline.pipeline.export.writing import export_model
@@ -69,9 +68,7 @@ def scored(url: str, split: str) -> tuple[Any, Any, list[str]]:
     return scores, rows.labels(), [ids[row] for row in rows.indices.tolist()]
 
 
-def test_in_a_store_that_cannot_be_written_it_is_made_and_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_in_a_store_that_cannot_be_written_it_is_made_and_not_kept(tmp_path, monkeypatch, caplog) -> None:
     url = stored(tmp_path / "store", splits())
 
     def refuse(*_: object) -> None:
@@ -103,8 +100,6 @@ def test_nothing_but_the_sets_follows_from_calibration_rows(tmp_path: Path) -> N
         assert np.array_equal(one.model.array(name), other.model.array(name)), name
     found = [evaluate(url, part) for url in (first, second) for part in ("val", "test")]
     for left, right in zip(found[:2], found[2:], strict=True):
-        assert isinstance(left, Evaluation)
-        assert isinstance(right, Evaluation)
         assert (left.topk, left.per_class, left.confused, left.probabilities) == (
             right.topk, right.per_class, right.confused, right.probabilities
         )  # fmt: skip
@@ -146,12 +141,9 @@ def test_probabilities_are_those_of_the_validation_rows(model: str) -> None:
 
 def test_evaluation_measures_probabilities_and_sets(model: str) -> None:
     found = evaluate(model, "test")
-    assert isinstance(found, Evaluation)
     scores, labels, ids = scored(model, "test")
     known = calibration_of(StoredModel.open(model))
-    assert known.probabilities is not None
     p = known.probabilities.probabilities(scores)
-    assert found.probabilities is not None
     own = p[np.arange(200), labels]
     assert found.probabilities.log_loss == pytest.approx(-np.log(own).mean())
     assert {metric.name for metric, _ in found.measured()} >= {"log_loss", "calibration_error"}
@@ -183,8 +175,6 @@ def test_evaluation_measures_probabilities_and_sets(model: str) -> None:
 
 def test_the_report_shows_reliability_and_sets(model: str, tmp_path: Path) -> None:
     found = evaluate(model, "test")
-    assert isinstance(found, Evaluation)
-    assert found.probabilities is not None
     text = Path(write_report(model, tmp_path / "report.html")).read_text(encoding="utf-8")
     assert found.probabilities.text in text
     assert text.count("<td>in every class</td>") == sum(one.per_class for one in found.sets) > 0
@@ -197,7 +187,6 @@ def test_the_table_has_probabilities_and_sets(model: str, tmp_path: Path) -> Non
     found = predict_dataset(model, config, HERE)
     rows = pq.read_table(output).to_pylist()
     known = calibration_of(StoredModel.open(model))
-    assert known.probabilities is not None
     scores, _, ids = scored(model, "test")
     p, rule = known.probabilities.probabilities(scores), known.rule(0.9, per_class=True)
     sets = rule.sets(scores, row_draws(ids, 0))
@@ -213,7 +202,6 @@ def test_the_table_has_probabilities_and_sets(model: str, tmp_path: Path) -> Non
     said = page.read_text(encoding="utf-8")
     assert "holds the right class with probability 90% in every class" in said
     assert said.count("Set at 90%: ") == said.count('<article class="card">') > 0
-    assert found.sets is not None
     assert found.sets["mean_size"] == pytest.approx(np.mean([len(row["set"]) for row in rows]))
     other = predict_dataset(model, config.model_copy(update={"seed": 2}), HERE)
     assert (other.reused, other.sets != found.sets) == (False, True)
@@ -239,7 +227,7 @@ def test_fsck_sees_a_damaged_calibration(tmp_path: Path) -> None:
     calibration_of(StoredModel.open(url))
     store = open_store(tmp_path / "store")
     assert verify_store(store) == []
-    folder = StoredModel.open(url).model.record.calibration["folder"]  # type: ignore[index]
+    folder = StoredModel.open(url).model.record.calibration["folder"]
     flip_first(store, f"models/m0001/{folder}/probabilities/c/0")
     (finding,) = verify_store(store)
     assert finding.path == f"models/m0001/{folder}/probabilities/c/0"
@@ -271,7 +259,6 @@ def test_an_exported_estimator_has_the_same_probabilities_and_thresholds(loss: s
     export_model(url, tmp_path / "model", "sklearn")
     made, known = load_estimator(tmp_path / "model"), calibration_of(StoredModel.open(url))
     X = np.asarray(StoredModel.open(url).dataset().rows(0, 50))
-    assert known.probabilities is not None
     expected = known.probabilities.probabilities(StoredModel.open(url).scores(np.c_[X, np.ones(50)]))
     np.testing.assert_allclose(made.predict_proba(X), expected, atol=1e-6)
     for per_class in (False, True):

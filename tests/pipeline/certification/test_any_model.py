@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from tests.pipeline.small_data import write_dataset
+from tests.pipeline.watching import Recorder
 from tests.reference import losses as reference
 from tests.reference import risks
 from tests.reference.qp import least_on_simplex
@@ -333,9 +334,7 @@ def smoothed_primal(
 @pytest.mark.parametrize("class_weights", [None, WEIGHTS], ids=["alike", "weighted"])
 @pytest.mark.parametrize(("loss", "gamma", "kind"), SMOOTHED, ids=str)
 @pytest.mark.sampled(2)
-def test_any_weights_and_dual_variables(
-    rows: Rows, loss: Any, gamma: float, kind: str, class_weights: tuple[float, ...] | None
-) -> None:
+def test_any_weights_and_dual_variables(rows, loss, gamma, kind, class_weights) -> None:
     """Every loss, smoothing and weighting; a class that counts for nothing has dual rows of zeros."""
     weights = np.ones(N) if class_weights is None else np.asarray(class_weights)[rows.y]
     W = weights_at(1)
@@ -371,9 +370,7 @@ def test_any_weights_and_dual_variables(
 
 
 @pytest.mark.parametrize(("gamma", "basis"), [(0.0, "W and b"), (0.4, "W, b and aa")])
-def test_sums_stand_for_the_dual_variables_that_weights_are_made_of(
-    rows: Rows, gamma: float, basis: str
-) -> None:
+def test_sums_stand_for_the_dual_variables_that_weights_are_made_of(rows, gamma, basis) -> None:
     loss = TopKHinge(2)
     A = duals_at(rows, loss, weights_at(2), gamma, "moreau", np.ones(N))
     W = reference.weights_of(rows.X, LAM, A)
@@ -394,15 +391,13 @@ def test_sums_stand_for_the_dual_variables_that_weights_are_made_of(
     ("loss", "gamma"), [(TopKHinge(2), 0.0), (TopKHinge(2), 0.4), (Softmax(), 0.0)], ids=str
 )
 @pytest.mark.parametrize("k", [1, 7.5, 0.25])
-def test_any_cuts_of_the_average_top_k_risk(
-    rows: Rows, monkeypatch: pytest.MonkeyPatch, loss: Any, gamma: float, k: float, held: int
-) -> None:
+def test_any_cuts_of_the_average_top_k_risk(rows, monkeypatch, loss, gamma, k, held) -> None:
     """A share of the rows counts as many of them; how many points are looked at at once changes nothing."""
     monkeypatch.setattr("topline.pipeline.certification.sums._LOSS_BYTES", held)
     count = k if k >= 1 else k * N
     points, shares = np.stack([weights_at(seed) for seed in (2, 3, 4)]), np.array([0.5, 0.3, 0.1])
     risk = (rows.X, rows.y, loss, LAM, gamma, count)
-    progress = Counted()
+    progress = Recorder()
     found = rows.certified(
         loss,
         {"W": weights_at(1), "cut_points": points, "cut_shares": shares},
@@ -413,12 +408,11 @@ def test_any_cuts_of_the_average_top_k_risk(
     assert found.primal == pytest.approx(risks.top_primal(*risk, weights_at(1)), rel=1e-9)
     assert found.dual == pytest.approx(dual_of_vertices(*risk, points, shares), rel=1e-9)
     assert (found.basis, found.infeasibility, found.smoothed_gap) == ("W and its cuts", 0.0, None)
-    assert progress.done == progress.announced
+    announced = sum(total or 0 for _, total, _ in progress.stages)
+    assert (progress.counts, {unit for *_, unit in progress.stages}) == ({"certify": announced}, {"rows"})
 
 
-def test_envelopes_are_taken_of_rows_that_may_be_among_the_largest(
-    rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_envelopes_are_taken_of_rows_that_may_be_among_the_largest(rows, monkeypatch) -> None:
     examined: list[int] = []
 
     def counted(loss: Any, scores: Array, *rest: Any) -> Array:
@@ -451,19 +445,6 @@ def dual_of_vertices(
     return float(linear - 0.5 * np.sum(product**2) / lam)
 
 
-class Counted:
-    """A progress bar that counts."""
-
-    announced = done = 0
-
-    def begin(self, what: str, total: int, unit: str) -> None:
-        assert (what, unit) == ("certify", "rows")
-        self.announced += total
-
-    def advance(self, count: int) -> None:
-        self.done += count
-
-
 @pytest.mark.parametrize(("share", "valid"), [(0.7, True), (1.2, False)])
 def test_a_share_of_the_dual_point_at_other_weights(rows: Rows, share: float, valid: bool) -> None:
     """Where training ended with one point the certificate finds it there; a share above 1 is infeasible."""
@@ -490,11 +471,11 @@ def test_kernels_by_their_matrix(rows: Rows, monkeypatch: pytest.MonkeyPatch, he
     half = 0.5 * LAM * np.trace(C.T @ K @ C)
     b = np.mean([reference.minus_conjugate(loss, row, y) for row, y in zip(A, rows.y, strict=True)])
     losses = [reference.sorted_loss(loss, s, y) for s, y in zip(K @ C, rows.y, strict=True)]
-    progress = Counted()
+    progress = Recorder()
     found = rows.certified(loss, {}, A, kernel={"name": "rbf", "gamma": 0.3}, progress=progress)
     assert (found.primal, found.dual) == pytest.approx((half + np.mean(losses), b - half), rel=1e-9)
     assert (found.basis, found.w_difference) == ("A", None)
-    assert (progress.announced, progress.done) == (N, N)
+    assert (progress.stages, progress.counts) == ([("certify", N, "rows")], {"certify": N})
 
 
 def test_parts_of_a_kernel_stay_in_memory_as_far_as_they_fit() -> None:
@@ -513,9 +494,7 @@ def test_parts_of_a_kernel_stay_in_memory_as_far_as_they_fit() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "inside"), [(np.float64, 1e-9), (np.float32, 2e-5)])
-def test_rows_may_leave_their_domain_by_the_rounding_of_their_array(
-    rows: Rows, dtype: Any, inside: float
-) -> None:
+def test_rows_may_leave_their_domain_by_the_rounding_of_their_array(rows, dtype, inside) -> None:
     loss = TopKHinge(2)
     A = np.zeros((N, M))
     own, other = np.arange(N), (rows.y + 1) % M

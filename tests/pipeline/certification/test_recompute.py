@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.pipeline.small_data import feature_files, make_features, small_dataset, write_dataset
-from topline import ldam_margins, logit_adjusted_margins, tree_margins
+from topline import ldam_margins, logit_adjusted_margins, open_store, tree_margins
 from topline.pipeline.certification import DUAL_W, Certificate, certify
 from topline.pipeline.certification.sums import CertificateSums
 from topline.pipeline.errors import CertificateMismatchError, InputError
@@ -29,7 +29,6 @@ from topline.storage.datasets import Dataset
 from topline.storage.errors import AccessError, IntegrityError
 from topline.storage.models import Model, load_model, save_model
 from topline.storage.models.records import model_log
-from topline.storage.stores import open_store
 from topline.storage.stores.local import LocalStore
 from topline.storage.stores.sealed import STORE_KEY
 
@@ -78,13 +77,11 @@ def test_sound_models_are_certified(folder: Path, options: dict[str, Any], smoot
     assert certificate.primal == pytest.approx(certificate.recorded_primal, rel=1e-9)
     assert certificate.dual == pytest.approx(certificate.recorded_dual, rel=1e-9)
     assert certificate.gap == pytest.approx(certificate.primal - certificate.dual)
-    assert certificate.w_difference is not None
     # W is the best of all rounds and need not be W(A), but both lie near the one optimum.
     model = load_model(url)
     square = 8.0 * certificate.gap / model.record.lam
     assert certificate.w_difference <= np.sqrt(square) / np.linalg.norm(model.array("W")) + 1e-9
     if smoothing > 0:
-        assert certificate.smoothed_gap is not None
         assert certificate.smoothed_gap >= certificate.gap
     else:
         assert certificate.smoothed_gap is None
@@ -159,7 +156,6 @@ def test_weights_that_were_not_made_from_duals_are_certified_by_their_gradient(f
     """L-BFGS: W is not W(A), and the gap is |grad P|^2 / (2 lam) all the same."""
     kept = certify(trained(folder, method="lbfgs", loss="softmax", tol=1e-3))
     assert kept.certified
-    assert kept.w_difference is not None
     assert kept.w_difference > 1e-6
     url = trained(folder, method="lbfgs", loss="softmax", tol=1e-3, keep_duals=False)
     alone = certify(url)
@@ -181,7 +177,6 @@ def test_a_loss_that_is_not_convex_has_no_certificate(folder: Path) -> None:
     result = train(config, HERE)
     assert result.certificate is None
     assert result.gap_kind == "none"
-    assert result.stationarity is not None
     assert result.stationarity <= 1e-3
     with pytest.raises(InputError, match="not convex: it has no dual problem, so its models have no certif"):
         certify(result.model)
@@ -190,12 +185,10 @@ def test_a_loss_that_is_not_convex_has_no_certificate(folder: Path) -> None:
 def test_duals_of_rows_that_count_for_nothing_must_be_zero(folder: Path) -> None:
     model = load_model(trained(folder, k=2, class_weight="balanced"))
     weights = model.record.class_weights
-    assert weights is not None
     zeroed = dataclasses.replace(model.record, class_weights=(0.0, *weights[1:]), certificate=None)
     arrays = {name: model.array(name) for name in model.arrays}
     n = model.record.n
     certificate = certify(save_model(model.store, zeroed, arrays, from_rows([(0, n, model.duals(0, n))])))
-    assert certificate.infeasibility is not None
     assert certificate.infeasibility > 0.1
     assert not certificate.valid
 
@@ -323,7 +316,6 @@ def test_an_infeasible_row_invalidates_even_what_agrees_with_its_record(folder: 
     A = np.array(model.duals(0, model.record.n))
     A[7] *= 3.0 / max(A[7].max(), 1e-9)
     found = certify(altered(model, A=A))
-    assert found.infeasibility is not None
     assert found.infeasibility > 1.0
     assert not found.certified
     certificate = certify(with_results(model, A, tol=1e9, primal=found.primal, dual=found.dual))
@@ -370,9 +362,7 @@ def test_loose_gaps_and_no_weights_are_not_certified(folder: Path) -> None:
     assert dataclasses.replace(sound, certified=False).objection == "W is 0, which is no better than no model"
 
 
-def test_a_certificate_is_shown_where_it_cannot_be_recorded(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_certificate_is_shown_where_it_cannot_be_recorded(folder, monkeypatch, caplog) -> None:
     url = trained(folder, k=2)
     before = load_model(url).record.revision
 
@@ -386,13 +376,10 @@ def test_a_certificate_is_shown_where_it_cannot_be_recorded(
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.5e-6, False), (2e-6, True)])
-def test_a_smoothed_bound_below_the_gap_is_an_error(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, share: float, refused: bool
-) -> None:
+def test_a_smoothed_bound_below_the_gap_is_an_error(folder, monkeypatch, share, refused) -> None:
     """No A and W give one, so a sum is spoilt here."""
     url = trained(folder, k=2, smoothing=0.4)
     sound = certify(url, store=False)
-    assert sound.smoothed_gap is not None
     below = sound.smoothed_gap - sound.gap + share * sound.primal
     genuine = CertificateSums.add
 
@@ -409,9 +396,7 @@ def test_a_smoothed_bound_below_the_gap_is_an_error(
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.5e-6, False), (2e-6, True)])
-def test_a_gap_below_zero_by_more_than_rounding_is_an_error(
-    folder: Path, share: float, refused: bool
-) -> None:
+def test_a_gap_below_zero_by_more_than_rounding_is_an_error(folder, share, refused) -> None:
     trained_url = trained(folder, k=2, keep_duals=False)
     model, sound = load_model(trained_url), certify(trained_url)
     kept = {name: model.array(name) for name in model.arrays}
@@ -456,7 +441,6 @@ def test_tiny_rows_are_held_to_their_own_size(tmp_path: Path) -> None:
     assert certify(altered(model)).certified
     A[np.arange(20), labels] = 0.0
     certificate = certify(altered(model, A=A, W=X.T.astype(np.float64) @ A / (model.record.lam * 20)))
-    assert certificate.infeasibility is not None
     assert certificate.infeasibility > 0.1
     assert not certificate.valid
 
@@ -512,9 +496,7 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
         ({"TILE_BYTES": 1, "LEAST_ROWS": 3}, 3),
     ],
 )
-def test_many_or_wide_rows_are_certified_in_tiles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], most: int
-) -> None:
+def test_many_or_wide_rows_are_certified_in_tiles(tmp_path, monkeypatch, limits, most) -> None:
     store = open_store(tmp_path, create=True)
     X, labels = make_features(300, 6, 4)
     write_dataset(store, X, labels, np.zeros(300, dtype=np.int8))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -12,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.pipeline.conftest import Topline
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
+from tests.processes import run_program
 from topline.pipeline.cli import main
 from topline.pipeline.cli.entry import app
 from topline.pipeline.cli.table import BAD_INPUT, SHORT_OF_TOLERANCE, following
@@ -24,55 +25,22 @@ from topline.storage.stores import open_store
 TOPLINE = Path(sys.executable).with_name("topline")
 
 
-class Ran:
-    """What one command did."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> dict[str, Any]:
-        found = json.loads(self.out)
-        assert isinstance(found, dict)
-        return found
-
-
-@pytest.fixture
-def topline(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*words: str) -> Ran:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        seen = capsys.readouterr()
-        return Ran(int(ended.value.code or 0), seen.out, seen.err)
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("cli") / "store"
-    small_dataset(folder)
-    return str(folder)
-
-
 def commands() -> list[tuple[str, ...]]:
     found = [(command.name,) for command in app.registered_commands]
     for group in app.registered_groups:
-        assert group.typer_instance is not None
         found += [("models", command.name) for command in group.typer_instance.registered_commands]
-    return found  # type: ignore[return-value]
+    return found
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_every_command_has_help_with_an_example_and_json(topline: Any, command: tuple[str, ...]) -> None:
+def test_every_command_has_help_with_an_example_and_json(topline: Topline, command: tuple[str, ...]) -> None:
     ran = topline(*command, "--help")
     assert ran.code == 0
     assert f"Example: topline {' '.join(command)}" in " ".join(ran.out.split())
     assert "--json" in ran.out
 
 
-def test_help_wraps_every_paragraph_anew(topline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_wraps_every_paragraph_anew(topline: Topline, monkeypatch: pytest.MonkeyPatch) -> None:
     # In a wide terminal a paragraph is a line, however the docstring is broken.
     monkeypatch.setenv("COLUMNS", "400")
     shown = topline("evaluate", "--help").out
@@ -81,7 +49,7 @@ def test_help_wraps_every_paragraph_anew(topline: Any, monkeypatch: pytest.Monke
     )
 
 
-def test_a_store_that_is_empty_or_absent_says_how_to_get_one(topline: Any, tmp_path: Path) -> None:
+def test_a_store_that_is_empty_or_absent_says_how_to_get_one(topline: Topline, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "absent"):
         ran = topline("train", "--store", str(tmp_path / name))
@@ -89,7 +57,7 @@ def test_a_store_that_is_empty_or_absent_says_how_to_get_one(topline: Any, tmp_p
         assert "topline import" in ran.err
 
 
-def test_what_most_people_set_comes_before_what_few_do(topline: Any) -> None:
+def test_what_most_people_set_comes_before_what_few_do(topline: Topline) -> None:
     shown = topline("train", "--help").out
     places = [shown.index(word) for word in ("Common options", "--store", "--loss", "--C ", "--workers")]
     assert places == sorted(places)
@@ -97,13 +65,13 @@ def test_what_most_people_set_comes_before_what_few_do(topline: Any) -> None:
     assert shown.count("--workers ") == 1
 
 
-def test_no_command_at_all_shows_the_help(topline: Any) -> None:
+def test_no_command_at_all_shows_the_help(topline: Topline) -> None:
     ran = topline()
     assert ran.code == 2
     assert "certify" in ran.out
 
 
-def test_train_prints_one_json_object_with_the_promised_fields(topline: Any, store: str) -> None:
+def test_train_prints_one_json_object_with_the_promised_fields(topline: Topline, store: str) -> None:
     ran = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.05", "--json")
     assert ran.code == 0, ran.err
     promised = "model primal dual gap relative_gap status passes seconds n d m run dataset certificate"
@@ -114,9 +82,7 @@ def test_train_prints_one_json_object_with_the_promised_fields(topline: Any, sto
     assert len(ran.out.strip().splitlines()) == 1
 
 
-def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
-    topline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(topline, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     small_dataset(tmp_path / "my store")
     words = ["train", "--store", str(tmp_path / "my store"), "--k", "2", "--workers", "0", "--tol", "0.05"]
@@ -138,9 +104,7 @@ def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
 
 
 @pytest.mark.parametrize(("split", "words"), [(1, ["--split", "val"]), (0, None)])
-def test_a_model_without_test_rows_is_measured_on_what_is_there(
-    topline: Any, tmp_path: Path, split: int, words: list[str] | None
-) -> None:
+def test_a_model_without_test_rows_is_measured_on_what_is_there(topline, tmp_path, split, words) -> None:
     X, labels = make_features(60, 4, 3)
     write_dataset(open_store(str(tmp_path), create=True), X, labels, np.where(np.arange(60) % 3, 0, split))
     train = ("train", "--store", str(tmp_path), "--loss", "softmax", "--workers", "0", "--tol", "0.05")
@@ -153,7 +117,7 @@ def test_a_model_without_test_rows_is_measured_on_what_is_there(
         assert topline(*found[0]).code == 0
 
 
-def test_an_export_says_how_it_is_loaded_and_the_line_runs(topline: Any, tmp_path: Path) -> None:
+def test_an_export_says_how_it_is_loaded_and_the_line_runs(topline: Topline, tmp_path: Path) -> None:
     store = str(tmp_path / "it's a store")
     small_dataset(Path(store))
     words = ("--k", "2", "--workers", "0", "--tol", "0.05")
@@ -167,13 +131,13 @@ def test_an_export_says_how_it_is_loaded_and_the_line_runs(topline: Any, tmp_pat
         assert {"W", "session", "model"} & found.keys()
 
 
-def test_values_with_spaces_between_them_are_told_of_commas(topline: Any, tmp_path: Path) -> None:
+def test_values_with_spaces_between_them_are_told_of_commas(topline: Topline, tmp_path: Path) -> None:
     ran = topline("sweep", "--store", str(tmp_path), "--C", "0.1", "1")
     assert ran.code == 2
     assert "values of a list have commas between them, as in --C 0.1,1" in ran.err
 
 
-def test_a_store_in_another_command_s_place_is_told_where_it_goes(topline: Any, store: str) -> None:
+def test_a_store_in_another_command_s_place_is_told_where_it_goes(topline: Topline, store: str) -> None:
     assert "the store is named by --store here" in topline("train", store).err
     ran = topline("status", "--store", store)
     assert (ran.code, "here the store stands by itself, as in topline status STORE" in ran.err) == (2, True)
@@ -188,32 +152,32 @@ def test_a_store_in_another_command_s_place_is_told_where_it_goes(topline: Any, 
         ("train --nonsense 3", "--nonsense: topline train --help lists all"),
     ],
 )
-def test_an_option_that_is_not_there_is_told_what_it_may_be(topline: Any, words: str, said: str) -> None:
+def test_an_option_that_is_not_there_is_told_what_it_may_be(topline: Topline, words: str, said: str) -> None:
     ran = topline(*words.split())
     assert (ran.code, ran.err) == (2, f"error: No such option: {said}\n")
 
 
 @pytest.mark.parametrize("command", ["run", "retrain"])
-def test_no_store_is_made_for_images_that_are_not_there(topline: Any, tmp_path: Path, command: str) -> None:
+def test_no_store_is_made_for_images_that_are_not_there(topline, tmp_path, command) -> None:
     ran = topline(command, "--images", str(tmp_path / "phtos"), "--store", str(tmp_path / "shop"))
     assert ran.code == BAD_INPUT
     assert "phtos is not there" in ran.err
     assert not (tmp_path / "shop").exists()
 
 
-def test_a_loss_that_is_not_there_is_told_before_a_store_that_is_not(topline: Any, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_there_is_told_before_a_store_that_is_not(topline, tmp_path) -> None:
     for command in ("train", "retrain"):
         ran = topline(command, "--store", str(tmp_path / "shop"), "--loss", "sofmax")
         assert ran.code == BAD_INPUT
         assert "there is no loss named 'sofmax': did you mean 'softmax'?" in ran.err
 
 
-def test_a_dashboard_s_word_that_names_no_run_is_a_store(topline: Any, tmp_path: Path) -> None:
+def test_a_dashboard_s_word_that_names_no_run_is_a_store(topline: Topline, tmp_path: Path) -> None:
     ran = topline("dashboard", str(tmp_path / "shop"))
     assert f"there is no store at {tmp_path / 'shop'}" in ran.err
 
 
-def test_the_ending_of_an_export_says_its_format(topline: Any, tmp_path: Path) -> None:
+def test_the_ending_of_an_export_says_its_format(topline: Topline, tmp_path: Path) -> None:
     small_dataset(tmp_path / "store")
     topline("train", "--store", str(tmp_path / "store"))
     exported = ("export", str(tmp_path / "store"), "--output")
@@ -231,7 +195,7 @@ def test_a_word_in_capitals_is_the_readers_and_other_words_are_quoted() -> None:
     ]
 
 
-def test_a_loss_that_is_not_convex_says_so_everywhere(topline: Any, store: str, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_convex_says_so_everywhere(topline: Topline, store: str, tmp_path: Path) -> None:
     """null in JSON, a sentence for a person, and no certificate to be had."""
     options = ("train", "--store", store, "--loss", "truncated_topk_entropy", "--k", "2", "--method", "lbfgs")
     ran = topline(*options, "--workers", "0", "--json")
@@ -251,7 +215,7 @@ def test_a_loss_that_is_not_convex_says_so_everywhere(topline: Any, store: str, 
     assert "the gradient fell to" in short.err
 
 
-def test_class_weights_and_smoothing_kinds_reach_the_certificate(topline: Any, store: str) -> None:
+def test_class_weights_and_smoothing_kinds_reach_the_certificate(topline: Topline, store: str) -> None:
     weights = ("--class-weight", "balanced", "--smoothing", "0.5", "--smoothing-kind", "others")
     ran = topline("train", "--store", store, "--k", "2", *weights, "--workers", "0", "--json")
     assert ran.code == 0, ran.err
@@ -264,7 +228,7 @@ def test_class_weights_and_smoothing_kinds_reach_the_certificate(topline: Any, s
     assert "the loss softmax is smooth as it is" in refused.err
 
 
-def test_models_can_be_certified_evaluated_listed_and_shown(topline: Any, store: str) -> None:
+def test_models_can_be_certified_evaluated_listed_and_shown(topline: Topline, store: str) -> None:
     model = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.1", "--json").json[
         "model"
     ]
@@ -285,7 +249,7 @@ def test_models_can_be_certified_evaluated_listed_and_shown(topline: Any, store:
 
 
 def test_stopping_at_a_chosen_budget_is_a_success_and_at_the_default_one_is_not(
-    topline: Any, store: str, tmp_path: Path
+    topline: Topline, store: str, tmp_path: Path
 ) -> None:
     slow = ("--workers", "0", "--no-certify", "--tol", "1e-9", "--method", "fw")
     short = ("train", "--store", store, "--k", "2", *slow)
@@ -299,7 +263,7 @@ def test_stopping_at_a_chosen_budget_is_a_success_and_at_the_default_one_is_not(
     assert "--resume" in default.err
 
 
-def test_train_and_certify_agree_on_weights_of_0(topline: Any, tmp_path: Path) -> None:
+def test_train_and_certify_agree_on_weights_of_0(topline: Topline, tmp_path: Path) -> None:
     """The best weights for labels without a pattern are 0 to the tolerance: a sound gap, and no model."""
     rng = np.random.default_rng(0)
     write_dataset(
@@ -328,7 +292,7 @@ def test_train_and_certify_agree_on_weights_of_0(topline: Any, tmp_path: Path) -
     assert "is not certified: W is 0, which is no better than no model" in again.err
 
 
-def test_a_chosen_loose_tolerance_is_a_success_that_is_not_certified(topline: Any, store: str) -> None:
+def test_a_chosen_loose_tolerance_is_a_success_that_is_not_certified(topline: Topline, store: str) -> None:
     words = ("--workers", "0", "--no-keep-duals", "--method", "fw", "--tol", "0.4", "--json")
     loose = topline("train", "--store", store, "--k", "2", *words)
     assert 0.05 < loose.json["relative_gap"] <= 0.4
@@ -336,7 +300,7 @@ def test_a_chosen_loose_tolerance_is_a_success_that_is_not_certified(topline: An
     assert "is not certified: a gap above 0.05 is not called certified" in loose.err
 
 
-def test_a_resumed_run_is_judged_by_its_own_tolerance(topline: Any, store: str) -> None:
+def test_a_resumed_run_is_judged_by_its_own_tolerance(topline: Topline, store: str) -> None:
     slow = ("--workers", "0", "--no-certify", "--method", "fw", "--tol", "1e-9", "--max-passes")
     first = topline("train", "--store", store, "--k", "2", *slow, "3", "--json").json
     words = ("--resume", first["run"], "--max-passes", "5")
@@ -344,7 +308,7 @@ def test_a_resumed_run_is_judged_by_its_own_tolerance(topline: Any, store: str) 
     assert "above the tolerance 1e-09" in again.err
 
 
-def test_a_solved_run_is_resumed_only_for_more_than_it_reached(topline: Any, tmp_path: Path) -> None:
+def test_a_solved_run_is_resumed_only_for_more_than_it_reached(topline: Topline, tmp_path: Path) -> None:
     small_dataset(tmp_path)
     first = topline("train", "--store", tmp_path, "--k", "2", "--workers", "0", "--tol", "0.05", "--json")
     resume = ("train", "--store", tmp_path, "--workers", "0", "--resume", "r0001", "--json")
@@ -358,7 +322,7 @@ def test_a_solved_run_is_resumed_only_for_more_than_it_reached(topline: Any, tmp
     assert topline(*resume, "--tol", "0.1").json["model"] == further["model"]
 
 
-def test_flags_win_over_the_file_and_the_file_over_defaults(topline: Any, store: str, tmp_path: Path) -> None:
+def test_flags_win_over_the_file_and_the_file_over_defaults(topline, store, tmp_path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(f'[train]\nstore = "{store}"\nk = 3\ntol = 0.2\nC = 0.5\n[cluster]\nworkers = 0\n')
     model = topline("train", "--config", str(file), "--k", "2", "--json").json["model"]
@@ -376,7 +340,7 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(topline: Any, store:
         ("[train]\nC = -1.0\n", "--C -1.0 is not usable"),
     ],
 )
-def test_mistakes_in_the_file_are_named(topline: Any, tmp_path: Path, text: str, expected: str) -> None:
+def test_mistakes_in_the_file_are_named(topline: Topline, tmp_path: Path, text: str, expected: str) -> None:
     file = tmp_path / "job.toml"
     file.write_text(text)
     ran = topline("train", "--config", str(file))
@@ -407,9 +371,7 @@ def test_mistakes_in_the_file_are_named(topline: Any, tmp_path: Path, text: str,
     ],
     ids=" ".join,
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(
-    topline: Any, store: str, tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_bad_input_is_one_sentence_and_exit_code_2(topline, store, tmp_path, words) -> None:
     filled = [word.format(store=store, missing=tmp_path / "nothing") for word in words]
     ran = topline(*filled)
     assert ran.code == BAD_INPUT, ran.err
@@ -421,7 +383,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert again.json["error"]["message"] == lines[0].removeprefix("error: ")
 
 
-def test_fsck_finds_damage(topline: Any, tmp_path: Path) -> None:
+def test_fsck_finds_damage(topline: Topline, tmp_path: Path) -> None:
     small_dataset(tmp_path / "store")
     assert topline("fsck", tmp_path / "store").code == 0
     shard = max((tmp_path / "store").rglob("c/*/0"), key=lambda path: path.stat().st_size)
@@ -442,9 +404,7 @@ def test_every_option_says_what_it_is() -> None:
             assert field.description, f"{section}.{name}"
 
 
-def test_faults_show_their_place_only_when_asked(
-    topline: Any, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_show_their_place_only_when_asked(topline, store, monkeypatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("nothing to divide")
 
@@ -466,9 +426,7 @@ def test_faults_show_their_place_only_when_asked(
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
     ],
 )
-def test_the_machine_s_own_limits_are_sentences_too(
-    topline: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, words: str
-) -> None:
+def test_the_machine_s_own_limits_are_sentences_too(topline, monkeypatch, error, code, words) -> None:
     def limited(*_: object, **__: object) -> None:
         raise error
 
@@ -487,7 +445,7 @@ def test_help_imports_nothing_heavy() -> None:
         " 'bokeh', 'starlette', 'uvicorn', 'jinja2', 'PIL', 'onnxruntime', 'torch'}\n"
         "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_program([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
     assert "certify" in done.stdout
 
@@ -495,11 +453,8 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("words", ["models list", "models show m0999 --json"])
 def test_a_reader_that_leaves_early_is_no_error(store: str, words: str) -> None:
     """Neither for an answer nor for an error that scripts read."""
-    done = subprocess.run(
+    done = run_program(
         ["bash", "-c", f"{TOPLINE} {words} --store {store} | true"],
-        capture_output=True,
-        text=True,
-        check=False,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
     assert "Traceback" not in done.stderr
@@ -513,9 +468,7 @@ def test_a_reader_that_leaves_early_is_no_error(store: str, words: str) -> None:
         ("| cat", 0, '"class_names": ["b", "\u00e9"]'),
     ],
 )
-def test_outputs_that_take_nothing_or_ascii_alone_end_in_no_traceback(
-    tmp_path: Path, where: str, code: int, said: str
-) -> None:
+def test_outputs_that_take_nothing_or_ascii_alone_end_in_no_traceback(tmp_path, where, code, said) -> None:
     np.savez(tmp_path / "a.npz", X=np.eye(4), y=np.array(["b", "\u00e9", "b", "\u00e9"]))
     words = f"{TOPLINE} import --features a.npz --store s --json {where}"
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.cli.test_commands import topline  # noqa: F401 - a fixture
 from tests.pipeline.pictures import write_classes
 from tests.pipeline.small_data import small_dataset
+from tests.processes import run_program
 from topline.pipeline.certification import certify
 from topline.pipeline.cli.table import FAILURE
 from topline.pipeline.ingest import extract
@@ -44,9 +44,7 @@ main()
 
 @pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["fsck", "nowhere-at-all"], 2)])
 def test_a_command_ends_with_its_own_code(words: list[str], code: int) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", ABORTING + COMMAND, *words], capture_output=True, text=True, check=False
-    )
+    ran = run_program([sys.executable, "-c", ABORTING + COMMAND, *words])
     assert ran.returncode == code, ran.stderr
     assert ("topline" in ran.stdout) == (code == 0)
     assert ("nowhere-at-all" in ran.stderr) == (code == 2)
@@ -75,12 +73,7 @@ main()
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 def test_a_signal_while_topline_starts_ends_in_a_sentence(number: int, name: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", STARTING, str(int(number)), "--version"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_program([sys.executable, "-c", STARTING, str(int(number)), "--version"])
     assert (ran.returncode, ran.stdout) == (128 + number, "")
     assert ran.stderr == f"error: stopped by {name}; nothing had begun\n"
 
@@ -106,7 +99,7 @@ main()
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 def test_a_signal_within_a_destructor_is_not_lost(number: int, name: str) -> None:
     words = [sys.executable, "-c", DESTROYED, str(int(number)), "--version"]
-    ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=500)
+    ran = run_program(words)
     assert (ran.returncode, ran.stdout) == (128 + number, "")
     assert ran.stderr == (
         f"error: stopped by {name}; what was stored is whole, and the same command goes on from there\n"
@@ -127,7 +120,7 @@ main()
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_last_join_leaves_the_command_done(number: int) -> None:
     words = [sys.executable, "-c", JOINED, str(int(number)), "--version"]
-    ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=500)
+    ran = run_program(words)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith("topline ")
 
@@ -153,6 +146,7 @@ main()
 """
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 @pytest.mark.parametrize("function", ["plan_training", "_compile_jit_functions"])
 @pytest.mark.parametrize("where", ["interpreted", "compiled", "imported"])
@@ -162,12 +156,7 @@ def test_a_signal_before_the_first_round_ends_as_the_guide_says(
     """With nothing to resume before the run is recorded, and with its command from then on."""
     small_dataset(tmp_path / "store")
     words = ("train", "--store", str(tmp_path / "store"), "--k", "2", "--workers", "0")
-    ran = subprocess.run(
-        [sys.executable, "-c", STOPPED, str(int(number)), function, where, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_program([sys.executable, "-c", STOPPED, str(int(number)), function, where, *words])
     begun = function != "plan_training"
     assert ran.returncode == (75 if begun else 128 + number), ran.stderr
     assert f"error: stopped by {name}; " in ran.stderr
@@ -199,12 +188,7 @@ def fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> Fill:
     return fill
 
 
-def test_certificates_and_evaluations_are_shown(
-    topline: Any,  # noqa: F811
-    model: str,
-    fill_the_disk: Fill,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_certificates_and_evaluations_are_shown(topline, model, fill_the_disk, caplog) -> None:
     before = load_model(model).record.revision
     fill_the_disk()
     certified = topline("certify", model)
@@ -219,12 +203,7 @@ def test_certificates_and_evaluations_are_shown(
     assert load_model(model).record.revision == before
 
 
-def test_a_model_is_shown_whose_certificate_has_no_room(
-    topline: Any,  # noqa: F811
-    model: str,
-    fill_the_disk: Fill,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_is_shown_whose_certificate_has_no_room(topline, model, fill_the_disk, monkeypatch) -> None:
     def on_a_full_disk(*of: Any) -> Any:
         fill_the_disk()
         return certify(*of)
@@ -238,12 +217,7 @@ def test_a_model_is_shown_whose_certificate_has_no_room(
     assert f"{store}/models/m0002" in ran.out
 
 
-def test_rows_that_the_store_has_no_room_for_go_to_the_output(
-    topline: Any,  # noqa: F811
-    model: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+def test_rows_that_the_store_has_no_room_for_go_to_the_output(topline, model, monkeypatch, tmp_path) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -259,13 +233,7 @@ def test_rows_that_the_store_has_no_room_for_go_to_the_output(
 
 
 @pytest.mark.parametrize("option", ["--output", "--page"])
-def test_predictions_are_shown(
-    topline: Any,  # noqa: F811
-    model: str,
-    fill_the_disk: Fill,
-    tmp_path: Path,
-    option: str,
-) -> None:
+def test_predictions_are_shown(topline, model, fill_the_disk, tmp_path, option) -> None:
     photos = str(Path(model).parents[2] / "photos")
     place = tmp_path / {"--output": "rows.csv", "--page": "rows.html"}[option]
     stored = topline("predict", model, "--dataset", "latest")
@@ -283,12 +251,7 @@ def test_predictions_are_shown(
         assert found["error"]["exit_code"] == FAILURE
 
 
-def test_a_store_that_is_only_read_is_not_called_full(
-    topline: Any,  # noqa: F811
-    model: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+def test_a_store_that_is_only_read_is_not_called_full(topline, model, monkeypatch, tmp_path) -> None:
     open_store(str(Path(model).parents[1])).delete_tree("predictions")
     monkeypatch.setattr(local.LocalStore, "is_writable", lambda self: False)
     words = ("predict", model, "--dataset", "latest", "--output")

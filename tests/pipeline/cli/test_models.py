@@ -8,7 +8,6 @@ import shlex
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress as RichProgress
 from rich.progress import TextColumn
 
-from tests.pipeline.cli.test_commands import store, topline  # noqa: F401 - fixtures
+from tests.pipeline.conftest import Topline
 from tests.pipeline.pictures import write_classes
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline import prediction
@@ -46,7 +45,7 @@ from topline.pipeline.telemetry import TimeLeft
 from topline.solvers import jit_cache
 
 
-def test_a_model_is_weighed_promoted_and_rolled_back(topline: Any, store: str) -> None:  # noqa: F811
+def test_a_model_is_weighed_promoted_and_rolled_back(topline: Topline, store: str) -> None:
     options = ("train", "--store", store, "--k", "2", "--workers", "0", "--json")
     good = topline(*options, "--tol", "0.01").json["model"]
     better = topline(*options, "--tol", "0.01", "--C", "10").json["model"]
@@ -83,7 +82,7 @@ def test_a_model_is_weighed_promoted_and_rolled_back(topline: Any, store: str) -
     assert (both.code, "leave out the rule" in both.err) == (BAD_INPUT, True)
 
 
-def test_the_lines_of_a_run_are_kept_with_it(topline: Any, store: str) -> None:  # noqa: F811
+def test_the_lines_of_a_run_are_kept_with_it(topline: Topline, store: str) -> None:
     topline("train", "--store", store, "--k", "4", "--loss", "topk_hinge", "--workers", "0", "--tol", "0.05")
     model = f"{store}/models/{topline('models', 'list', '--store', store, '--json').json['models'][-1]['id']}"
     shown = topline("models", "show", model, "--log", "--json").json
@@ -91,7 +90,7 @@ def test_the_lines_of_a_run_are_kept_with_it(topline: Any, store: str) -> None: 
     assert "\n".join(shown["log"]) in topline("models", "show", model, "--log").out
 
 
-def test_a_dataset_is_predicted_or_images_are(topline: Any, store: str) -> None:  # noqa: F811
+def test_a_dataset_is_predicted_or_images_are(topline: Topline, store: str) -> None:
     trained = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.01", "--json")
     options = ("predict", trained.json["model"], "--workers", "0")
     ran = topline(*options, "--dataset", "latest", "--top-k", "2", "--json")
@@ -106,8 +105,8 @@ def test_a_dataset_is_predicted_or_images_are(topline: Any, store: str) -> None:
         assert (refused.code, said in refused.err) == (BAD_INPUT, True), refused.err
 
 
-def test_what_comes_next_stands_behind_every_command(topline: Any, tmp_path: Path) -> None:  # noqa: F811
-    store = str(tmp_path / "my store")  # noqa: F811
+def test_what_comes_next_stands_behind_every_command(topline: Topline, tmp_path: Path) -> None:
+    store = str(tmp_path / "my store")
     small_dataset(Path(store))
 
     def following(*words: str, codes: tuple[int, ...] = (0, SHORT_OF_TOLERANCE)) -> str:
@@ -143,12 +142,7 @@ def test_what_comes_next_stands_behind_every_command(topline: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("ok", "word"), [(True, "run"), (False, "doctor   once that is fixed")])
-def test_what_comes_next_is_said_after_doctor(
-    topline: Any,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    ok: bool,
-    word: str,
-) -> None:
+def test_what_comes_next_is_said_after_doctor(topline, monkeypatch, ok, word) -> None:
     checks = [CheckResult("versions", ok, "those of today", "install it again", 0.1)]
     monkeypatch.setattr("topline.pipeline.doctor.run_checks", lambda **_: checks)
     assert topline("doctor").out.splitlines()[-1] == f"  next: topline {word}"
@@ -162,13 +156,7 @@ BAD = Prediction("c.png", "rejected", error="no image")
 
 
 @pytest.mark.parametrize("file", [None, "output", "page"])
-def test_a_table_that_holds_all_is_not_listed_whole(
-    file: str | None,
-    topline: Any,  # noqa: F811
-    store: str,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_table_that_holds_all_is_not_listed_whole(file, topline, store, tmp_path, monkeypatch) -> None:
     model = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.05", "--json").json[
         "model"
     ]
@@ -201,10 +189,7 @@ def test_as_many_best_classes_are_listed_as_the_window_has_room_for() -> None:
     assert _fitting(head, [replace(BAD, error="no\nimage\x1b[2J")], None)[2].endswith(r"no\nimage\x1b[2J")
 
 
-def test_features_in_a_file_are_classified(
-    topline: Any,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_features_in_a_file_are_classified(topline, tmp_path) -> None:
     X = np.random.default_rng(0).normal(size=(120, 3)) + 4.0 * np.eye(3)[np.arange(120) % 3]
     table = pd.DataFrame(X, columns=["w", "h", "z"])
     table.assign(label=np.arange(120) % 3).to_csv(tmp_path / "t.csv", index=False)
@@ -250,10 +235,7 @@ def test_features_in_a_file_are_classified(
     assert "--labels-name names what is inside the file of --features" in alone.err
 
 
-def test_new_images_are_scored_and_those_of_training_are_told_apart(
-    topline: Any,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_new_images_are_scored_and_those_of_training_are_told_apart(topline, tmp_path) -> None:
     """Copies of what was trained on do not count; a folder that is no class is named, and counts as wrong."""
     root = write_classes(tmp_path / "photos", 3, 10)
     place = str(tmp_path / "store")
@@ -281,10 +263,7 @@ def test_new_images_are_scored_and_those_of_training_are_told_apart(
     assert "no row has a label" in refused.err
 
 
-def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(
-    topline: Any,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(topline, tmp_path) -> None:
     random = np.random.default_rng(0)
     labels = np.array(["low", "high"])[np.arange(80) % 2]
     table = pd.DataFrame(random.normal(size=(80, 3)) + (labels == "high")[:, None] * 3.0, columns=list("abc"))
@@ -318,10 +297,7 @@ def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(
     assert "counted as wrong of unknown classes: other 8" in topline(*asked).out
 
 
-def test_numbers_of_classes_in_a_file_mean_the_names_of_training(
-    topline: Any,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_numbers_of_classes_in_a_file_mean_the_names_of_training(topline, tmp_path) -> None:
     codes = np.arange(80) % 2
     X = np.random.default_rng(0).normal(size=(80, 3)) + codes[:, None] * 9.0
     np.savez(tmp_path / "a.npz", features=X, labels=codes)
@@ -400,9 +376,7 @@ def test_bars_end_where_the_work_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (certified.completed, certified.finished) == (3, True)
 
 
-def test_all_of_a_training_fits_a_window_of_80_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_of_a_training_fits_a_window_of_80_columns(monkeypatch, capsys) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     facts = {"relative_gap": 6.87e-3, "held_out": 0.406, "held_out_rows": 2000, "held_out_split": "test"}
@@ -418,7 +392,6 @@ def test_all_of_a_training_fits_a_window_of_80_columns(
             shown.begin("train", 1000, "passes")
             shown.note({**facts, "left": TimeLeft(40.0, 12.0, 120.0)})
             shown.advance(141)
-            assert isinstance(shown, BarDisplay)
             shown._bars.refresh()
             assert said in capsys.readouterr().err
 

@@ -44,9 +44,7 @@ def children() -> set[psutil.Process]:
 
 
 @pytest.mark.parametrize(("error", "told"), [(AllExit(), False), (ZeroDivisionError(), True)], ids=repr)
-def test_waits_that_dask_gave_up_are_not_reported_later(
-    error: Exception, told: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_waits_that_dask_gave_up_are_not_reported_later(error, told, caplog) -> None:
     """Nobody asks for their result: asyncio reports them when they are collected, after the job perhaps."""
 
     async def failing() -> None:
@@ -72,7 +70,6 @@ def test_no_workers_is_no_cluster() -> None:
 
 def test_a_worker_of_this_process_outlives_a_sleeping_laptop() -> None:
     with open_cluster(ClusterConfig(workers=1), data_bytes=0) as client:
-        assert client is not None
         scheduler = client.cluster.scheduler
         (worker,) = scheduler.workers.values()
 
@@ -87,13 +84,10 @@ def test_a_worker_of_this_process_outlives_a_sleeping_laptop() -> None:
 
 
 @pytest.mark.parametrize("data_bytes", [0, pytest.param(None, marks=pytest.mark.cluster)])
-def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
-    data_bytes: int | None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(data_bytes, capfd, monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     before = children()
     with open_cluster(ClusterConfig(workers=2, memory_limit="2GiB"), data_bytes=data_bytes) as client:
-        assert client is not None
         assert listening() == {"127.0.0.1"}
         workers = known_workers(client).values()
         assert len(workers) == 2
@@ -116,7 +110,6 @@ def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
 def test_who_has_no_certificate_neither_runs_nor_reads_anything_of_an_own_cluster() -> None:
     """What another user of the machine can do: call every port that the job's processes listen at."""
     with open_cluster(ClusterConfig(workers=1)) as client:
-        assert client is not None
         scheduler, workers = client.scheduler_info()["address"], known_workers(client)
         for address in (scheduler, *workers, *(worker["nanny"] for worker in workers.values())):
             assert address.startswith("tls://127.0.0.1:")
@@ -147,7 +140,6 @@ def complain() -> int:
 @pytest.mark.cluster
 def test_worker_processes_keep_their_troubles_out_of_the_log(capfd: pytest.CaptureFixture[str]) -> None:
     with open_cluster(ClusterConfig(workers=1)) as client:
-        assert client is not None
         (pid,) = client.run(complain).values()
     assert pid != os.getpid()
     assert capfd.readouterr().err == ""
@@ -161,7 +153,6 @@ def test_a_worker_that_died_comes_back_however_long_that_takes() -> None:
         dask.config.set({"distributed.deploy.lost-worker-timeout": "0s"}),
         open_cluster(ClusterConfig(workers=1)) as client,
     ):
-        assert client is not None
         ((first, pid),) = client.run(os.getpid).items()
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 300
@@ -173,14 +164,11 @@ def test_a_worker_that_died_comes_back_however_long_that_takes() -> None:
 def test_a_second_cluster_finds_another_port() -> None:
     config = ClusterConfig(workers=1, dashboard=True)
     with open_cluster(config, data_bytes=0) as one, open_cluster(config, data_bytes=0) as two:
-        assert one is not None
-        assert two is not None
         assert one.dashboard_link != two.dashboard_link
 
 
 def test_messages_of_a_run_are_not_kept() -> None:
     with open_cluster(ClusterConfig(workers=1, dashboard=False), data_bytes=0) as client:
-        assert client is not None
         for number in range(40):
             client.submit(len, bytes(500_000), key=f"message-{number}").result(timeout=60)
         scheduler = client.cluster.scheduler
@@ -200,7 +188,6 @@ def test_a_running_scheduler_is_used_and_left_running() -> None:
     ) as cluster:
         address = cluster.scheduler_address
         with open_cluster(ClusterConfig(scheduler=address)) as client:
-            assert client is not None
             assert client.submit(os.getpid).result() == os.getpid()
         with Client(address, set_as_default=False) as still:
             assert len(known_workers(still)) == 1
@@ -275,7 +262,6 @@ def test_a_worker_that_does_not_end_in_time_takes_no_answer_with_it(monkeypatch:
 
     monkeypatch.setattr(LocalCluster, "close", late)
     with open_cluster(ClusterConfig(workers=1, dashboard=False), data_bytes=0) as client:
-        assert client is not None
         answer = client.submit(sum, (1, 2)).result()
     assert answer == 3
 
@@ -305,5 +291,4 @@ def test_a_worker_that_is_killed_once_it_has_started_costs_nothing(monkeypatch: 
 
     monkeypatch.setattr(Client, "register_plugin", lost)
     with open_cluster(ClusterConfig(workers=1, dashboard=False)) as client:
-        assert client is not None
         assert client.submit(sum, (1, 2)).result() == 3

@@ -37,8 +37,6 @@ SMALL = ProblemSize(n=20_000, d=100, m=10, blocks=2, features=8_000_000, keeps_d
 
 def test_imagenet_fits_less_than_six_gigabytes_with_its_duals_packed() -> None:
     plan = plan_memory(int(5.5 * GIB), IMAGENET, 2, 1 << 30)
-    assert plan.worker_bytes is not None
-    assert plan.dual_bytes is not None
     assert 2 * plan.worker_bytes < 5.5 * GIB - 500 * MIB  # the coordinator has its part
     assert 100 * MIB < plan.dual_bytes < 2 * GIB  # as arrays they take 20 GB
     assert 0 < plan.cache_bytes <= 1 << 30
@@ -68,7 +66,6 @@ def test_what_cannot_fit_is_refused_with_the_least_limit_that_does() -> None:
         with pytest.raises(ConfigError, match="too small for this job") as refused:
             plan_memory(300 * MIB, size, workers, 0)
         found = re.search(r"--memory-limit (\d+)MiB", str(refused.value))
-        assert found is not None
         least = int(found[1])
         assert ("--workers" in str(refused.value)) == (workers > 1)
         plan_memory(least * MIB, size, workers, 0)
@@ -82,7 +79,6 @@ def test_a_process_alone_takes_fewer_threads_where_memory_asks_for_that() -> Non
     size = ProblemSize(n=384_000, d=2048, m=10, blocks=8, features=3 * GIB, keeps_duals=True)
     narrow, threads = plan_alone(600 * MIB, size, 8, GIB)
     assert threads == 1
-    assert narrow.dual_bytes is not None
     assert narrow.dual_bytes + narrow.cache_bytes < 100 * MIB
     roomy, threads = plan_alone(8 * GIB, size, 8, GIB)
     assert (threads, roomy.cache_bytes, roomy.worker_bytes) == (8, GIB, None)
@@ -130,7 +126,6 @@ def test_what_a_method_takes_comes_off_the_rest() -> None:
     spent = free.cache_bytes - roomy.cache_bytes - 400 * MIB
     assert spent == pytest.approx(formed + arrays, abs=MIB)
     narrow, _ = plan_alone(1200 * MIB, replace(newton, blocks=1), 1, 8 * GIB)
-    assert narrow.kept_bytes is not None
     assert 0 < narrow.kept_bytes < 400 * MIB
     assert narrow.kept_bytes == pytest.approx(narrow.cache_bytes, abs=MIB)
     assert plan_on_workers([0], newton, GIB).kept_bytes is None
@@ -141,7 +136,6 @@ def test_workers_of_another_cluster_keep_their_limits() -> None:
     assert plan_on_workers([0, GIB], IMAGENET, 7).dual_bytes is None
     roomy = plan_on_workers([4 * GIB, 3 * GIB], IMAGENET, 1 << 30)
     assert roomy.worker_bytes is None
-    assert roomy.dual_bytes is not None
     # Dask's defaults pause a worker at 80 % of its limit.
     assert roomy.dual_bytes + roomy.cache_bytes < 0.8 * 6 * GIB
     assert plan_on_workers([500 * MIB] * 2, IMAGENET, 1 << 30).cache_bytes == 0
@@ -161,7 +155,6 @@ def test_the_one_worker_of_a_single_block_is_not_given_what_others_have() -> Non
         plan_on_workers([8 * GIB] * 8, whole, 64 * GIB),
     )
     assert among == alone
-    assert among.dual_bytes is not None
     assert among.dual_bytes + among.cache_bytes < 8 * GIB
 
 

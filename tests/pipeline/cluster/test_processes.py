@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
+from tests.processes import run_program
 from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, M, examples, loss_name, several_labels
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
@@ -27,7 +27,6 @@ TABLE, CODES = several_labels(Y)
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Client]:
     with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
-        assert client is not None
         yield client
 
 
@@ -87,7 +86,7 @@ def test_a_script_without_a_guard_is_refused_in_a_sentence(tmp_path: Path, guard
     if guarded:
         lines[2:] = ["if __name__ == '__main__':", *(f"    {line}" for line in lines[2:])]
     script.write_text("\n".join(lines), encoding="utf-8")
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    ran = run_program([sys.executable, script])
     if guarded:
         assert (ran.returncode, ran.stdout) == (0, "3\n"), ran.stderr
     else:

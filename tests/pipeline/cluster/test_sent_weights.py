@@ -43,13 +43,6 @@ LARGE = np.random.default_rng(0).standard_normal((100, 100))
 SMALL = LARGE[:10, :10].copy()
 
 
-@pytest.fixture(scope="module")
-def threads() -> Iterator[Client]:
-    with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
-        assert client is not None
-        yield client
-
-
 @pytest.mark.parametrize(
     "request_",
     [
@@ -200,9 +193,7 @@ def test_any_deal_gives_the_same_total_over_few_copies(workers: int, blocks: int
 
 
 @pytest.mark.slow
-def test_rounds_of_many_workers_survive_one_that_hands_on(
-    many: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_of_many_workers_survive_one_that_hands_on(many, monkeypatch) -> None:
     """The same W bit for bit, from fewer copies and sums than workers; one dies at a request."""
     with DaskExecutor(many, blocks=BLOCKS) as executor:
         result = solved(executor, smoothing=0.5)
@@ -267,6 +258,5 @@ def test_who_takes_over_blocks_gets_no_larger_budgets_than_workers_had_at_the_be
 def many_workers(count: int) -> Iterator[Client]:
     """Yield a client of so many workers that are threads, once all of them are there."""
     with open_cluster(ClusterConfig(workers=count, dashboard=False), data_bytes=0) as client:
-        assert client is not None
         client.wait_for_workers(count, timeout=240)
         yield client

@@ -110,9 +110,7 @@ def test_a_client_cannot_pose_as_the_scheduler(made: dict[str, Any]) -> None:
         shake_hands(posing, context(made, "connect", "worker"))
 
 
-def test_who_has_no_certificate_of_the_same_ca_is_refused(
-    made: dict[str, Any], others: dict[str, Any]
-) -> None:
+def test_who_has_no_certificate_of_the_same_ca_is_refused(made, others) -> None:
     scheduler = context(made, "listen", "scheduler")
     with pytest.raises(ssl.SSLError, match=r"(?i)verify failed|unknown ca"):
         shake_hands(scheduler, context(others, "connect", "client"))
@@ -194,11 +192,7 @@ NOTHING: dict[str, Any] = {
 
 def test_the_certificate_opens_the_cluster(scheduler: str, made: dict[str, Any]) -> None:
     assert scheduler.startswith("tls://127.0.0.1:")
-    with (
-        dask.config.set(made),
-        open_cluster(ClusterConfig(scheduler=scheduler, worker_wait=120)) as client,
-    ):
-        assert client is not None
+    with dask.config.set(made), open_cluster(ClusterConfig(scheduler=scheduler, worker_wait=120)) as client:
         assert client.submit(sum, [1, 2]).result(timeout=120) == 3
 
 
@@ -235,9 +229,7 @@ def test_refusals_are_sentences_that_say_what_to_do(
 
 
 @pytest.mark.parametrize(("days", "warned"), [(31, False), (29, True), (2, True)])
-def test_an_expiry_is_warned_of_for_a_month(
-    days: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_expiry_is_warned_of_for_a_month(days, warned, tmp_path, caplog) -> None:
     made = settings(make_tls_files(tmp_path / "certs", days=days).config)
     with (
         dask.config.set(made),
@@ -301,5 +293,4 @@ def test_handshakes_are_told_apart(made: dict[str, Any], others: dict[str, Any],
 
 def test_an_own_cluster_speaks_tls_where_dask_is_told_to(made: dict[str, Any]) -> None:
     with dask.config.set(made), open_cluster(ClusterConfig(workers=1), data_bytes=0) as client:
-        assert client is not None
         assert client.scheduler_info()["address"].startswith("tls://127.0.0.1:")

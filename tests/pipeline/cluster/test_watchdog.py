@@ -19,14 +19,7 @@ from distributed import Client
 from distributed.comm import CommClosedError
 
 from tests.pipeline.small_data import make_features
-from topline.pipeline.cluster import (
-    Call,
-    DaskExecutor,
-    WorkerCalls,
-    WorkersLost,
-    known_workers,
-    open_cluster,
-)
+from topline.pipeline.cluster import Call, DaskExecutor, WorkerCalls, WorkersLost, known_workers, open_cluster
 from topline.pipeline.cluster.calls import this_worker
 from topline.pipeline.cluster.liveness import CALL_THREAD, Liveness, liveness_of
 from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch, ask_scheduler
@@ -52,7 +45,6 @@ def client() -> Iterator[Client]:
     """Two workers, whose calls go on until `_over` is set, at the test's end at the latest."""
     _over.clear()
     with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
-        assert client is not None
         try:
             yield client
         finally:
@@ -64,9 +56,7 @@ def solved(executor: Any) -> Any:
     return solve(X, Y, TopKHinge(2), lam=1.0 / N, executor=executor, **options)
 
 
-def test_blocks_of_a_call_that_hangs_move(
-    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_blocks_of_a_call_that_hangs_move(client, monkeypatch, caplog) -> None:
     monkeypatch.setattr(WorkerWatch, "silent", lambda *_: [])
     expected = solved(SerialExecutor(blocks=4))
     hung: list[str] = []
@@ -149,7 +139,6 @@ def until_it_has_moved(client: Client, worker: str, key: str) -> None:
         time.sleep(0.01)
     while True:
         now = liveness(client, worker, key)
-        assert now is not None
         if now.cpu > before.cpu + 0.01 or now.moved > before.moved + 100:
             return
 
@@ -246,7 +235,6 @@ def test_a_worker_may_end_while_a_call_works(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(threading, "excepthook", raised.append)
     _over.clear()
     with open_cluster(ClusterConfig(workers=1), data_bytes=0) as client:
-        assert client is not None
         worker = _workers(client)[0]
         begun = WorkerCalls(client, heartbeat_timeout=3600.0).begin(Call(worker, hang, ()))
         while liveness(client, worker, begun.key) is None:
@@ -281,9 +269,7 @@ def test_who_waits_for_a_worker_says_so_once(client: Client, caplog: pytest.LogC
     assert re.fullmatch(r"there is no worker: waiting up to 40 s; (worker \S+ hangs; )+start workers", said)
 
 
-def test_a_worker_that_cannot_be_reached_is_asked_through_the_scheduler(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_cannot_be_reached_is_asked_through_the_scheduler(client, monkeypatch) -> None:
     worker, genuine = _workers(client)[0], client.rpc.connect
 
     async def connect(address: str, *options: Any) -> Any:
@@ -385,9 +371,7 @@ class CutConnection:
         return await self._scheduler.identity(**options)
 
 
-def test_a_worker_is_silent_by_the_time_in_which_somebody_looked(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_is_silent_by_the_time_in_which_somebody_looked(clock, monkeypatch) -> None:
     """A coordinator that was stopped looks before its scheduler has read what workers sent."""
     workers = {name: {"last_seen": 1.0} for name in "ab"}
     monkeypatch.setattr("topline.pipeline.cluster.watchdog.known_workers", lambda *_: workers)
@@ -404,9 +388,7 @@ def test_a_worker_is_silent_by_the_time_in_which_somebody_looked(
     assert watch.silent("ab") == ["a"]
 
 
-def test_connections_that_were_cut_are_not_a_scheduler_that_is_gone(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_that_were_cut_are_not_a_scheduler_that_is_gone(client, monkeypatch) -> None:
     watch = WorkerWatch(client, heartbeat_timeout=30.0)
     monkeypatch.setattr(client, "scheduler", CutConnection(client.scheduler, cuts=2))
     assert len(watch.alive()) == 2

@@ -23,18 +23,12 @@ import numpy as np
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
 
+from tests.pipeline.conftest import Topline
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of, view_of
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
-from topline.pipeline.cli import main
 from topline.pipeline.cluster import TOPIC, announce, open_cluster
 from topline.pipeline.dashboard import overview, serve_dashboard, server, store_follower, write_page
-from topline.pipeline.dashboard.dask_page import (
-    HOSTS,
-    PATH,
-    answers_to,
-    current_page,
-    current_parts,
-)
+from topline.pipeline.dashboard.dask_page import HOSTS, PATH, answers_to, current_page, current_parts
 from topline.pipeline.dashboard.models import cells_seen, sweep_parts
 from topline.pipeline.dashboard.overview import is_silent, numbers, tiles, verdict
 from topline.pipeline.dashboard.pages import TALL, busy_shares, run_parts, versions_chart
@@ -45,8 +39,7 @@ from topline.pipeline.evaluation import METRICS
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.evaluation.metrics import top_k_accuracy
 from topline.pipeline.jobs import LEASE
-from topline.pipeline.options import SweepConfig, TrainConfig
-from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
 from topline.pipeline.registry import measure
 from topline.pipeline.sweep import sweep
 from topline.pipeline.telemetry import WorkerTimeline, view_run
@@ -169,9 +162,7 @@ def test_the_page_of_models_tells_champions_and_decisions(full: Store) -> None:
     assert 'href="runs/r0003"' in parts["runs"]
 
 
-def test_tables_say_where_they_leave_out_and_the_champion_is_always_there(
-    full: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_say_where_they_leave_out_and_the_champion_is_always_there(full, monkeypatch) -> None:
     monkeypatch.setattr(overview, "MODELS_SHOWN", 1)
     monkeypatch.setattr(overview, "DECISIONS_SHOWN", 3)
     monkeypatch.setattr(store_follower, "RUNS_SHOWN", 2)
@@ -354,17 +345,12 @@ def test_a_file_needs_no_server(full: Store, tmp_path: Path) -> None:
         write_page(full.url, "r0077", tmp_path / "page.html")
 
 
-def test_the_command_writes_a_page(full: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_page(full: Store, tmp_path: Path, topline: Topline) -> None:
     page = tmp_path / "page.html"
-    with pytest.raises(SystemExit) as ended:
-        main(["dashboard", f"{full.url}/runs/r0002", "--out", str(page), "--json"])
-    assert ended.value.code == 0
-    assert json.loads(capsys.readouterr().out)["page"] == str(page)
+    assert topline.printed("dashboard", f"{full.url}/runs/r0002", "--out", page)["page"] == str(page)
     assert "<title>Run r0002" in page.read_text(encoding="utf-8")
-    with pytest.raises(SystemExit) as ended:
-        main(["dashboard", "--store", full.url, "--host", "192.0.2.1"])
-    assert ended.value.code == 2
-    assert "--allow-remote" in capsys.readouterr().err
+    ran = topline("dashboard", "--store", full.url, "--host", "192.0.2.1")
+    assert (ran.code, "--allow-remote" in ran.err) == (2, True)
 
 
 class Scheduler:
@@ -425,9 +411,7 @@ def test_it_answers_to_whom_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.cluster
 def test_a_cluster_of_ours_serves_the_page_and_knows_the_run() -> None:
     with open_cluster(ClusterConfig(workers=1, dashboard=True), data_bytes=1) as client:
-        assert client is not None
         port = re.search(r":(\d+)/status", client.dashboard_link)
-        assert port is not None
         for path in (PATH, f"{PATH}/parts"):
             with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/{path}", timeout=60) as answer:
                 assert answer.status == 200
@@ -595,9 +579,7 @@ def test_sweeps_are_listed_and_what_is_none_is_not_there(store: Store, tmp_path:
     assert "This file is complete in itself" in Path(page).read_text(encoding="utf-8")
 
 
-def test_a_sweep_that_ran_is_shown_with_its_own_numbers(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_that_ran_is_shown_with_its_own_numbers(store, tmp_path, topline) -> None:
     X, y = make_features(120, 6, 3)
     write_dataset(store, X, y, np.zeros(len(y), dtype=np.int8))
     config = SweepConfig(store=store.url, C=(0.1, 1.0), k=(1,), folds=2)
@@ -610,11 +592,8 @@ def test_a_sweep_that_ran_is_shown_with_its_own_numbers(
         assert cell.gap == one.relative_gap
     assert "Finished" in sweep_parts(record, read_answers(store, record.id))["verdict"]
     out = tmp_path / "page.html"
-    with pytest.raises(SystemExit) as ended:
-        main(["dashboard", f"{store.url}/sweeps/{record.id}", "--out", str(out)])
-    assert ended.value.code in (0, None)
+    assert topline("dashboard", f"{store.url}/sweeps/{record.id}", "--out", out).code == 0
     assert f"Sweep {record.id}" in out.read_text(encoding="utf-8")
-    capsys.readouterr()
 
 
 def test_the_name_in_an_answer_goes_before_its_number(store: Store) -> None:

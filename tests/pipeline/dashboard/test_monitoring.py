@@ -16,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.pipeline.dashboard.test_dashboard import answer
 from tests.pipeline.dashboards import begun_run, hand_made_store
-from topline.pipeline.cli import main as command_line
 from topline.pipeline.cluster.tls import make_tls_files
 from topline.pipeline.dashboard import store_status
 from topline.pipeline.dashboard.store_follower import StoreFollower, metrics_text
@@ -135,26 +134,20 @@ def test_a_schedule_falls_due_next_at_the_time_of_its_cron(full: Store, tmp_path
     assert "topline_schedule_next_seconds" not in samples(store), "it is dead by now"
 
 
-def exit_code(*words: str) -> object:
-    with pytest.raises(SystemExit) as ended:
-        command_line(words)
-    return ended.value.code
-
-
-def test_a_schedule_that_was_made_up_costs_its_own_line(full: Store, tmp_path: Path) -> None:
+def test_a_schedule_that_was_made_up_costs_its_own_line(full, tmp_path, topline) -> None:
     shutil.copytree(full.url, tmp_path / "store")
     store = open_store(str(tmp_path / "store"))
     for crafted in (
         ServedSchedule("6h", "UTC", since="now"),
         ServedSchedule("6h", "UTC"),
         ServedSchedule("6h", "UTC", since="2026-03-01T02:00:00"),
-        ServedSchedule("6h", "UTC", since=["2026"]),  # type: ignore[arg-type]
+        ServedSchedule("6h", "UTC", since=["2026"]),
     ):
         note_schedule(store, crafted)
         found = answer(store, "/health").json()
         assert (found["status"], list(found["damaged"])) == ("degraded", ["schedule.json"])
         assert answer(store, "/").status_code == answer(store, "/metrics").status_code == 200
-        assert exit_code("status", store.url) == 1
+        assert topline("status", store.url).code == 1
     store.write_bytes("schedule.json", b'{"a":' + b"[" * 100_000)
     assert answer(store, "/health").json()["status"] == "degraded"
 
@@ -168,9 +161,7 @@ def test_drift_at_the_newest_decision_is_a_gauge(tmp_path: Path) -> None:
     assert (said["topline_feature_drift"], said["topline_class_drift"]) == (0.31, 0.02)
 
 
-def test_the_alert_rules_are_about_what_is_measured(
-    full: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_alert_rules_are_about_what_is_measured(full, tmp_path, monkeypatch) -> None:
     shutil.copytree(full.url, tmp_path / "store")
     store = open_store(str(tmp_path / "store"))
     when = "2026-03-01T02:00:00+00:00"
@@ -210,9 +201,7 @@ def test_a_run_that_fell_silent_is_the_one_to_resume(tmp_path: Path) -> None:
     assert store_status(store, story.at + 3600.0).unfinished is None
 
 
-def test_the_last_run_is_the_one_that_was_last_at_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_run_is_the_one_that_was_last_at_work(tmp_path, monkeypatch) -> None:
     """Which may be an old one that was resumed."""
     store = open_store(str(tmp_path / "store"), create=True)
     for moment, run in (("01:00", None), ("02:00", None), ("03:00", "r0001")):

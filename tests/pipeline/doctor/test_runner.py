@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from topline.pipeline.cli import main
+from tests.pipeline.conftest import Topline
 from topline.pipeline.doctor import Check, CheckFailedError, CheckResult, installation, run_checks, runner
 from topline.pipeline.doctor.installation import place
 from topline.storage.stores import open_store
@@ -59,9 +59,7 @@ def test_a_broken_check_is_a_failed_line_with_a_fix(name: str, detail: str, fix:
     assert fix in check.fix
 
 
-def test_a_hanging_check_ends_at_its_deadline_with_all_that_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_check_ends_at_its_deadline_with_all_that_it_started(tmp_path, monkeypatch) -> None:
     note = tmp_path / "child"
     monkeypatch.setenv("CHILD_NOTE", str(note))
 
@@ -100,9 +98,7 @@ def test_slow_checks_run_only_when_they_are_asked_for() -> None:
     assert [check.ok for check in run_checks(checks=checks, schedule=True)] == [True]
 
 
-def test_checks_come_in_through_entry_points_and_a_broken_contribution_is_a_finding(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_checks_come_in_through_entry_points_and_a_broken_contribution_is_a_finding(monkeypatch) -> None:
     points = (
         EntryPoint("good", "tests.pipeline.doctor.test_runner:contributed", runner.ENTRY_POINTS),
         EntryPoint("gone", "no_such_module:checks", runner.ENTRY_POINTS),
@@ -155,9 +151,7 @@ def test_requirements_of_extras_and_other_platforms_are_left_out() -> None:
         (None, "Haswell", False, ""),
     ],
 )
-def test_narrow_products_on_a_wide_processor_are_noticed(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, kernels: str, wide: bool, said: str
-) -> None:
+def test_narrow_products_on_a_wide_processor_are_noticed(monkeypatch, told, kernels, wide, said) -> None:
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: {"avx512f": wide})
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     if told:
@@ -240,7 +234,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
 @pytest.mark.parametrize("call", LACKS)
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_store_of_which_a_call_is_refused_works_or_says_so_before_any_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], refuse: Any, call: str, number: str
+    tmp_path: Path, topline: Topline, refuse: Any, call: str, number: str
 ) -> None:
     X, y, store = str(tmp_path / "X.npy"), str(tmp_path / "y.npy"), str(tmp_path / "store")
     np.save(X, np.random.default_rng(0).normal(size=(60, 4)))
@@ -253,11 +247,10 @@ def test_a_store_of_which_a_call_is_refused_works_or_says_so_before_any_work(
         f"prune {store} --dry-run",
     )
     for job in jobs:
-        with pytest.raises(SystemExit) as ended:
-            main(job.split())
-        said = capsys.readouterr().err
+        ran = topline(*job.split())
+        said = ran.err
         assert "a fault in topline" not in said
-        if ended.value.code:
+        if ran.code:
             assert not lacks, said
             assert said.startswith("error: ")
             assert f"cannot be used: {os.strerror(getattr(errno, number))}" in said

@@ -6,7 +6,6 @@ The weights as a table that people read: a line a class, with its name, its bias
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.pipeline.small_data import small_dataset
-from topline.pipeline.cli import main
 from topline.pipeline.errors import ConfigError, PipelineError
 from topline.pipeline.export import FORMATS, ExportFormat, export_format, register_format
 from topline.pipeline.export.writing import export_model
@@ -41,11 +39,7 @@ def table_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
 
 
 CSV = ExportFormat(
-    name="csv",
-    write=write_table,
-    scores=table_scores,
-    transforms=frozenset({"bias"}),
-    multilabel=False,
+    name="csv", write=write_table, scores=table_scores, transforms=frozenset({"bias"}), multilabel=False
 )
 
 
@@ -67,14 +61,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.usefixtures("csv_format")
-def test_the_command_exports_in_it(
-    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_exports_in_it(store, tmp_path, topline, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["export", f"{store}/models/m0001", "--format", "csv", "--json"])
-    assert ended.value.code == 0
-    found = json.loads(capsys.readouterr().out)
+    found = topline.printed("export", f"{store}/models/m0001", "--format", "csv")
     assert (found["format"], found["path"], found["dataset_rows"]) == ("csv", "m0001.csv", 200)
     assert found["largest_difference"] < 1e-5
     lines = (tmp_path / "m0001.csv").read_text(encoding="utf-8").splitlines()

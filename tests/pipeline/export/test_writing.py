@@ -109,9 +109,7 @@ def test_the_onnx_graph_takes_stored_features_and_names_the_best_classes(model: 
     assert names.tolist() == [[class_names[code] for code in row] for row in classes]
 
 
-def test_what_predicts_otherwise_is_not_kept(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_predicts_otherwise_is_not_kept(model, tmp_path, monkeypatch) -> None:
     export_model(model, tmp_path / "model.onnx", "onnx")
     before = (tmp_path / "model.onnx").read_bytes()
     genuine = onnx_graphs.run_onnx
@@ -225,8 +223,6 @@ def test_probabilities_and_sets_are_those_of_predict(loss: str, per_class: bool,
     stored = StoredModel.open(url)
     rule = AnswerRule.of(stored, PredictConfig(features="x", coverage=0.8, per_class=per_class))
     scores = stored.scores(stored.transforms.apply(X))
-    assert rule.probabilities is not None
-    assert rule.sets is not None
     assert np.allclose(p, rule.probabilities.probabilities(scores), atol=1e-5)
     ids = [str(row) for row in range(300)]
     assert not (rule.sets.sets(scores, row_draws(ids, 7)) & ~sets).any()
@@ -335,13 +331,10 @@ def kernel_model(dataset: Dataset) -> str:
     return trained(Path(dataset.store.url.removeprefix("file://")))
 
 
-def test_the_objective_of_what_is_written_is_within_the_share(
-    kernel_model: str, dataset: Dataset, tmp_path: Path
-) -> None:
+def test_the_objective_of_what_is_written_is_within_the_share(kernel_model, dataset, tmp_path) -> None:
     """P of the file alone: |W|^2 and losses from its landmarks and weights, by scikit-learn's kernel."""
     report = export_model(kernel_model, tmp_path / "few.npz", "npz", most_loss=0.05)
     found, record = report.compression, load_model(kernel_model).record
-    assert found is not None
     with np.load(tmp_path / "few.npz") as content:
         kept = json.loads(str(content["record"]))["compression"]
         landmarks, whitening = content["transform.0.landmarks"], content["transform.0.whitening"]
@@ -361,14 +354,11 @@ def test_the_objective_of_what_is_written_is_within_the_share(
     assert kept["rows"] == found.rows
 
 
-def test_an_estimator_of_few_rows_answers_as_the_model(
-    kernel_model: str, dataset: Dataset, tmp_path: Path
-) -> None:
+def test_an_estimator_of_few_rows_answers_as_the_model(kernel_model, dataset, tmp_path) -> None:
     report = export_model(kernel_model, tmp_path / "few", "sklearn", most_loss=1e-3)
     made, X = load_estimator(tmp_path / "few"), dataset.rows(0, 400)
     names = np.array(dataset.class_names)[dataset.labels()]
     assert made.score(X, names) > 0.5
-    assert report.compression is not None
     assert made.primal_ == pytest.approx(report.compression.primal)
     # The store keeps the model as it was.
     assert load_model(kernel_model).record.kernel is not None

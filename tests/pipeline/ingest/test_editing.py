@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.sparse import issparse
 
+from tests.pipeline.conftest import Topline
 from tests.pipeline.pictures import photographs
 from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
 from topline.pipeline.certification import certify
-from topline.pipeline.cli import main
 from topline.pipeline.cli.making import _edited
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation.measurement import evaluate
@@ -46,9 +45,7 @@ def dense(rows: Any) -> Any:
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_rows_are_gone_and_labels_are_corrected(
-    tmp_path: Path, sparse: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_are_gone_and_labels_are_corrected(tmp_path, sparse, caplog) -> None:
     caplog.set_level("INFO", logger="topline.pipeline.ingest")
     dataset = small_dataset(tmp_path / "store", sparse=sparse)
     (tmp_path / "gone.txt").write_text("\n".join(name(row) for row in GONE[1:]))
@@ -110,9 +107,7 @@ def test_names_that_hold_commas_are_given_in_quotes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["{}", "{}.0"], ids=["now", "before version 0.2"])
-def test_rows_that_numbers_name_are_found_by_either_form(
-    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_that_numbers_name_are_found_by_either_form(tmp_path, form, caplog) -> None:
     rows = [f"{form.format(row)},{row * 0.5},{'ab'[row % 2]}" for row in range(20)]
     (tmp_path / "rows.csv").write_text("\n".join(["sample_id,x,label", *rows]))
 
@@ -126,7 +121,6 @@ def test_rows_that_numbers_name_are_found_by_either_form(
     pq.write_table(pa.table({"sample_id": names[[4, 7]], "label": ["b", ""]}), tmp_path / "corrected.parquet")
     edited = Dataset(dataset.store, edited_dataset(dataset, Edits.read(None, tmp_path / "corrected.parquet")))
     recorded = edited.edits()
-    assert recorded is not None
     assert recorded.labels == {form.format(4): ("a", "b")}
     assert set(dataset.sample_ids()) - set(edited.sample_ids()) == {form.format(7)}
     # Files are called as they are called.
@@ -184,7 +178,6 @@ def test_a_model_forgets_rows(model: str, workers: int) -> None:
     assert (config.C, config.k, config.transforms) == (0.5, 2, ("standardize",))
     warm = train(config, ClusterConfig(workers=workers))
     cold = train(config.model_copy(update={"start_from": None}), HERE)
-    assert warm.certificate is not None
     assert warm.certificate.certified
     assert warm.primal == pytest.approx(cold.primal, rel=2e-4)
     assert warm.passes < cold.passes
@@ -267,15 +260,12 @@ def test_they_are_gone_from_every_version_and_from_the_disk(store: Store, tmp_pa
     assert gone == {"models/m0001", "runs/r0001"}
 
 
-def test_rows_that_a_model_learned_are_known_whatever_became_of_its_dataset(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_that_a_model_learned_are_known_whatever_became_of_its_dataset(store, topline) -> None:
     """The first call takes the version away that the model was trained on; others ask for other rows."""
 
-    def forget_by_hand(*words: str) -> tuple[object, dict[str, object]]:
-        with pytest.raises(SystemExit) as ended:
-            main(["forget", store.url, *words, "--json"])
-        return ended.value.code, json.loads(capsys.readouterr().out)
+    def forget_by_hand(*words: str) -> tuple[int, dict[str, Any]]:
+        ran = topline("forget", store.url, *words, "--json")
+        return ran.code, ran.json
 
     table = Dataset.open(store).manifest()
     names = dict(zip(table["path"].to_pylist(), table["sample_id"].to_pylist(), strict=True))
@@ -322,9 +312,7 @@ def test_a_model_without_the_rows_works_on(store: Store) -> None:
         certify(f"{store.url}/models/m0001")
 
 
-def test_ten_rows_are_forgotten_one_by_one_and_each_step_is_audited(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ten_rows_are_forgotten_one_by_one_and_each_step_is_audited(tmp_path: Path, topline: Topline) -> None:
     """Three models: the champion learned all rows, the second not the first five, the last none of them."""
     place = str(tmp_path / "store")
     X, labels = make_features(300, 12, 4)
@@ -333,10 +321,9 @@ def test_ten_rows_are_forgotten_one_by_one_and_each_step_is_audited(
     dataset = Dataset.open(open_store(place))
     names = [name for name, one in zip(dataset.sample_ids(), dataset.split(), strict=True) if one == 0][:10]
 
-    def topline(*words: str) -> tuple[object, dict[str, Any]]:
-        with pytest.raises(SystemExit) as ended:
-            main([*words, "--json"])
-        return ended.value.code, json.loads(capsys.readouterr().out)
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
+        ran = topline(*words, "--json")
+        return ran.code, ran.json
 
     for known in (0, 5, 10):
         if known:
@@ -344,15 +331,15 @@ def test_ten_rows_are_forgotten_one_by_one_and_each_step_is_audited(
         made = train(TrainConfig(store=place, k=2, tol=1e-2), HERE).model
         evaluate(made)
     del dataset
-    assert topline("models", "promote", f"{place}/models/m0001", "--reason", "the first")[0] == 0
+    assert run("models", "promote", f"{place}/models/m0001", "--reason", "the first")[0] == 0
     for number, name in enumerate(names):
-        code, said = topline("forget", place, "--rows", name, "--reason", "asked to")
+        code, said = run("forget", place, "--rows", name, "--reason", "asked to")
         learned = ["m0001"] if number < 5 else ["m0001", "m0002"]
         assert (code, said["clean"], said["mentions"], said["models"]) == (1, False, [], learned), name
         assert said["rows"] == (1 if number == 0 else 0 if number < 5 else said["rows"])
-        code, said = topline("fsck", place)
+        code, said = run("fsck", place)
         assert (code, said["ok"]) == (0, True), said
-    code, said = topline("forget", place, "--rows", names[9], "--retrain", "--workers", "0")
+    code, said = run("forget", place, "--rows", names[9], "--retrain", "--workers", "0")
     assert (code, said["clean"], said["deleted_models"]) == (0, True, ["m0001", "m0002"])
     assert said["trained"].endswith("/m0004")
     standing = read_standing(open_store(place))
@@ -360,13 +347,13 @@ def test_ten_rows_are_forgotten_one_by_one_and_each_step_is_audited(
     left = load_model(said["trained"])
     known_rows = set(np.asarray(left.array(LEARNED)).tolist())
     assert not known_rows & set(digests_of(names, ()).tolist())
-    assert topline("prune", place, "--keep", "1", "--days", "0")[0] == 0
+    assert run("prune", place, "--keep", "1", "--days", "0")[0] == 0
     for command in ("certify", "evaluate", "report"):
-        assert topline(command, said["trained"])[0] == 0, command
-    code, found = topline("fsck", place)
+        assert run(command, said["trained"])[0] == 0, command
+    code, found = run("fsck", place)
     assert (code, found["ok"]) == (0, True), found
-    assert topline("status", place)[0] == 0
-    code, refused = topline("forget", place, "--rows", names[0])
+    assert run("status", place)[0] == 0
+    code, refused = run("forget", place, "--rows", names[0])
     assert code == 2
     assert "no model learned one" in refused["error"]["message"]
 
@@ -402,22 +389,16 @@ def test_a_model_is_not_judged_by_labels_that_it_did_not_learn(store: Store) -> 
         certify(first.model)
 
 
-def test_what_somebody_reads_is_out_of_sight_and_told(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_somebody_reads_is_out_of_sight_and_told(store: Store, topline: Topline) -> None:
     held = Dataset.open(store)
     name = held.sample_ids()[0]
-    with pytest.raises(SystemExit) as ended:
-        main(["forget", store.url, "--rows", name, "--json"])
-    printed = json.loads(capsys.readouterr().out)
-    assert (ended.value.code, printed["clean"], printed["in_use"]) == (1, False, [held.info.id])
+    ran = topline("forget", store.url, "--rows", name, "--json")
+    printed = ran.json
+    assert (ran.code, printed["clean"], printed["in_use"]) == (1, False, [held.info.id])
     assert any(path.startswith("manifests/") for path in printed["mentions"])
     assert held.info.id not in {info.id for info in list_datasets(store)}
     del held
-    with pytest.raises(SystemExit) as ended:
-        main(["prune", store.url, "--json"])
-    assert ended.value.code == 0
-    capsys.readouterr()
+    topline.printed("prune", store.url)
     again = forget(store.url, [name], "again")
     assert (again.rows, again.removed, again.models) == (0, (), ("m0001",))
 
@@ -432,5 +413,4 @@ def test_a_row_that_was_left_out_before_is_forgotten_with_its_digest(store: Stor
     done = forget(store.url, [first, second], "asked to")
     assert (info.id in done.removed, done.clean, done.models) == (True, False, ("m0001",))
     edits = Dataset.open(store).edits()
-    assert edits is not None
     assert (list(edits.labels), edits.left_out) == ([third], frozenset())

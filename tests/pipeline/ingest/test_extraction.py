@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from PIL import Image
 
 from tests.pipeline.pictures import BAD_FILES, photographs, png, scene, write_classes
 from tests.pipeline.small_network import write_network
+from tests.pipeline.watching import Recorder
 from tests.storage.samples import unit_of
 from tests.storage.test_integrity import flip_first
 from topline.pipeline.backbones import Backbone, FeatureFunction, Features, make_backbone
@@ -40,30 +41,6 @@ from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
 SMALL = "hog:size=24,cells=8"
-
-
-class Recorder:
-    """A progress that remembers; `stop_after` images it does what `act` says, once."""
-
-    def __init__(self, stop_after: int | None = None, act: Any = None) -> None:
-        self.stages: list[tuple[str, int | None, str]] = []
-        self.counts: dict[str, int] = {}
-        self.facts: list[Mapping[str, Any]] = []
-        self._stop_after, self._act = stop_after, act
-
-    def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
-        self.stages.append((stage, total, unit))
-        self.counts[stage] = 0
-
-    def advance(self, amount: int = 1) -> None:
-        stage = self.stages[-1][0]
-        self.counts[stage] += amount
-        if self._stop_after is not None and self.counts[stage] >= self._stop_after:
-            self._stop_after = None
-            self._act()
-
-    def note(self, facts: Mapping[str, Any]) -> None:
-        self.facts.append(facts)
 
 
 def config(tmp_path: Path, **options: Any) -> ExtractConfig:
@@ -254,7 +231,6 @@ def test_images_are_asked_for() -> None:
 def test_workers_give_the_same_to_the_bit(tmp_path: Path) -> None:
     write_classes(tmp_path / "photos", 3, 100)
     with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
-        assert client is not None
         there = extract(config(tmp_path), None, Recorder(), client)
     here = extract(config(tmp_path, store=str(tmp_path / "other")), HERE)
     assert there.info.digest == here.info.digest
@@ -266,7 +242,6 @@ def test_a_worker_that_is_killed_costs_only_its_unit(tmp_path: Path) -> None:
     write_classes(tmp_path / "photos", 4, 80)
     slow = config(tmp_path, backbone="hog:size=160,cells=16")
     with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
-        assert client is not None
         victims = list(client.run(os.getpid).values())
         kill = Recorder(64, lambda: os.kill(victims[0], signal.SIGKILL))
         there = extract(slow, None, kill, client)
@@ -278,7 +253,6 @@ def test_a_worker_that_is_killed_costs_only_its_unit(tmp_path: Path) -> None:
 def test_a_cluster_without_workers_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     write_classes(tmp_path / "photos", 2, 10)
     with open_cluster(ClusterConfig(workers=1, dashboard=False), data_bytes=0) as client:
-        assert client is not None
         cluster: Any = client.cluster
         cluster.scale(0)
         while known_workers(client):
@@ -334,9 +308,7 @@ def unnamed(tmp_path: Path, **options: Any) -> ExtractConfig:
     return ExtractConfig(images=str(tmp_path / "photos"), store=str(tmp_path / "store"), **options)
 
 
-def test_photographs_get_the_network_and_the_store_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_photographs_get_the_network_and_the_store_says_so(tmp_path, caplog) -> None:
     write_classes(tmp_path / "photos", 2, 2)
     with caplog.at_level(logging.INFO, logger="topline.pipeline.ingest"):
         result = extract(unnamed(tmp_path), HERE)
@@ -376,9 +348,7 @@ def test_flags_of_a_network_want_its_name(tmp_path: Path) -> None:
         extract(unnamed(tmp_path, checkpoint=Path("weights.pt")), HERE)
 
 
-def test_what_is_checked_is_checked_before_an_image_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_checked_is_checked_before_an_image_is_read(tmp_path, monkeypatch) -> None:
     write_classes(tmp_path / "photos", 2, 2)
     monkeypatch.setattr(ImageItem, "read", lambda *_: pytest.fail("an image was read"))
 
@@ -485,7 +455,7 @@ def test_classes_are_listed_and_a_folder_too_high_is_named(tmp_path: Path) -> No
 
 
 def version(photos: Path, store: Path, **options: str) -> Dataset:
-    config = ExtractConfig(images=str(photos), store=str(store), backbone="hog:size=24,cells=8", **options)  # type: ignore[arg-type]
+    config = ExtractConfig(images=str(photos), store=str(store), backbone="hog:size=24,cells=8", **options)
     return Dataset(open_store(store, create=True), extract(config, HERE, follow=True).info)
 
 

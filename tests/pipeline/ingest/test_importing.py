@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from tests.pipeline.watching import Recorder
 from topline.pipeline.errors import InputError, InterruptedRunError
 from topline.pipeline.ingest import Edits, ImportResult, edited_dataset, import_features
 from topline.pipeline.ingest.splits import HeldOut, hold_out, repeated_content, split_of_content, split_rows
@@ -196,9 +197,7 @@ def test_splits_from_a_file_or_a_column(tmp_path: Path) -> None:
         (["a.jpg", "b.jpg", "a.jpg"], ["row000000000", "row000000001", "row000000002"]),
     ],
 )
-def test_the_index_of_a_data_frame_names_rows_at_most(
-    tmp_path: Path, index: list[Any] | None, names: list[str]
-) -> None:
+def test_the_index_of_a_data_frame_names_rows_at_most(tmp_path, index, names) -> None:
     X, y = data(3)
     frame = pd.DataFrame(X, index=index).rename(columns=str).assign(label=y)
     frame.to_parquet(tmp_path / "frame.parquet")
@@ -234,6 +233,17 @@ def test_sparse_text_is_stored_sparse_and_dense_text_dense(tmp_path: Path) -> No
     assert run(tmp_path, tmp_path / "thick.svm").layout == "dense"
 
 
+TOO_LARGE = ("99999999999", "2147483648", "9" * 30)
+NO_LABELS = ("1_0", "0x10", "1e40", "\u0663", "1e1", "+-1", "2.5", "1234567890123456")
+
+
+def test_labels_that_are_numbers_or_names(tmp_path: Path) -> None:
+    path = tmp_path / "X.svm"
+    path.write_text("1 1:1\n+1 1:2\n2.0 1:3\n-1 1:1\nK\u00e4fer 1:1\n007 1:1\n")
+    labels = open_features(path).labels()
+    assert labels.tolist() == ["1", "+1", "2.0", "-1", "K\u00e4fer", "007"]
+
+
 def test_libsvm_details(tmp_path: Path) -> None:
     path = tmp_path / "a.svm"
     path.write_text("# a comment\n+1 2:0.5 7:-1e-3 # note\n\n-1\n-1 1:3\n", encoding="utf-8")
@@ -258,7 +268,8 @@ def test_libsvm_details(tmp_path: Path) -> None:
         ("1 0.5 0.7", "a line is LABEL INDEX:VALUE"),
         ("1 -1:2", "Invalid index -1"),
         ("1 1.5:2", "invalid literal for int"),
-        ("1 99999999999:2", "an index is too large"),
+        *((f"1 {index}:2", "an index is too large: columns go up to 2,147,483,647") for index in TOO_LARGE),
+        *((f"{label} 1:2", "the label .* is not a whole number: write digits") for label in NO_LABELS),
     ],
 )
 def test_libsvm_lines_that_are_wrong_are_named(tmp_path: Path, line: str, message: str) -> None:
@@ -331,27 +342,13 @@ def test_an_interrupted_import_goes_on(tmp_path: Path) -> None:
         features=str(tmp_path / "X.npy"), labels=tmp_path / "y.npy", store=str(tmp_path / "store")
     )
 
-    class Stop:
-        def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
-            self.rows = 0
-
-        def advance(self, amount: int = 1) -> None:
-            self.rows += amount
-            if 64 <= self.rows < 128:
-                signal.raise_signal(signal.SIGTERM)
-
-        def note(self, facts: Mapping[str, Any]) -> None:
-            raise AssertionError(facts)
-
     with pytest.raises(InterruptedRunError, match=r"stopped by SIGTERM; 1 of 3 parts are stored"):
-        import_features(options, Stop())
+        import_features(options, Recorder(64, lambda: signal.raise_signal(signal.SIGTERM)))
     result = import_features(options)
     np.testing.assert_array_equal(dense(opened(tmp_path, result)), X)
 
 
-def test_what_is_not_taken_and_what_may_not_be_meant_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_not_taken_and_what_may_not_be_meant_is_said(tmp_path, caplog) -> None:
     X, y = data()
     kinds = np.array([("one", "two")[label % 2] for label in y])
     kinds[3] = "odd"
@@ -390,9 +387,7 @@ def test_labels_of_one_class_are_said_to_be_too_few(tmp_path: Path, caplog: pyte
     assert "every label is 3, and training needs at least two classes" in caplog.text
 
 
-def test_edits_that_newer_files_do_not_have_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_edits_that_newer_files_do_not_have_are_told(tmp_path, caplog) -> None:
     X, y = data()
 
     def imported(rows: int, labels: Array) -> ImportResult:
@@ -417,9 +412,7 @@ def test_edits_that_newer_files_do_not_have_are_told(
 
 
 @pytest.mark.parametrize(("name", "told"), [("Id", True), ("Unnamed: 0", True), ("width", False)])
-def test_a_column_that_numbers_the_rows_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, told: bool
-) -> None:
+def test_a_column_that_numbers_the_rows_is_told(tmp_path, caplog, name, told) -> None:
     X, y = data()
     frame = pd.DataFrame({name: np.arange(N), "height": X[:, 1], "label": y})
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -526,9 +519,7 @@ def test_test_rows_have_the_same_features_in_the_same_order(tmp_path: Path, form
     assert stored(tmp_path, train, test_features=write("same", "pqr")).info.d == 3
 
 
-def test_test_rows_keep_their_names_and_say_what_is_not_taken(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_test_rows_keep_their_names_and_say_what_is_not_taken(tmp_path, caplog) -> None:
     train = table(tmp_path / "train.parquet", label=LABELS, note=IDS)
     test = table(tmp_path / "test.parquet", ["e", "f"], label=LABELS[:2])
     with caplog.at_level("INFO"):
@@ -543,7 +534,6 @@ def test_a_byte_order_mark_is_no_part_of_the_first_label(tmp_path: Path) -> None
     path = tmp_path / "rows.svm"
     path.write_text("\ufeff2 1:1\r\n2 2:1\r\n3 1:1\r\n", encoding="utf-8", newline="")
     found = open_features(path).labels()
-    assert found is not None
     assert found.tolist() == ["2", "2", "3"]
 
 

@@ -10,19 +10,17 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline.conftest import Topline
 from tests.pipeline.pictures import BAD_FILES, photograph, photographs, spoil, write_classes
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.backbones.hog import Hog
-from topline.pipeline.cli import main
 from topline.pipeline.cli.keeping import retraining_lines
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import ImageItem, items
 from topline.pipeline.ingest import Edits, edited_dataset, extract, extraction
-from topline.pipeline.jobs import run
+from topline.pipeline.jobs import RetrainResult, retrain, run
 from topline.pipeline.jobs.end_to_end import STEPS, Steps
-from topline.pipeline.jobs.retraining import RetrainResult, retrain
-from topline.pipeline.options import PromotionRule, RetrainConfig, RunConfig
-from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.options import ExtractConfig, PromotionRule, RetrainConfig, RunConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.decisions import champion_url, rollback
 from topline.pipeline.training import settings_of_model, train
@@ -88,12 +86,10 @@ def held_out(store: str) -> list[tuple[set[str], set[str]]]:
         found.append(
             tuple({row["sha256"] for row in rows if row["split"] == split} for split in ("train", "test"))
         )
-    return found  # type: ignore[return-value]
+    return found
 
 
-def test_nights_of_a_classifier(
-    again: Callable[..., RetrainResult], photos: Path, tmp_path: Path, described: list[int]
-) -> None:
+def test_nights_of_a_classifier(again, photos, tmp_path, described) -> None:
     store = str(tmp_path / "store")
     first = again()
     assert (first.outcome, first.champion, first.start["from"]) == ("promoted", "m0001", "zero")
@@ -145,9 +141,7 @@ def test_nights_of_a_classifier(
 
 @pytest.mark.parametrize("broken", ["extract", "fit", "certify", "evaluate", "decide"])
 @pytest.mark.sampled(3)
-def test_what_was_cut_off_is_finished_by_the_next(
-    again: Callable[..., RetrainResult], photos: Path, tmp_path: Path, broken: str
-) -> None:
+def test_what_was_cut_off_is_finished_by_the_next(again, photos, tmp_path, broken) -> None:
     """The step is done, and the process dies before anything else happens."""
     again()
     photographs(photos, range(EACH, EACH + 5))
@@ -170,9 +164,7 @@ def test_what_was_cut_off_is_finished_by_the_next(
     assert again().outcome == "unchanged"
 
 
-def test_a_class_that_was_renamed_keeps_no_challenger_out(
-    again: Callable[..., RetrainResult], photos: Path, tmp_path: Path
-) -> None:
+def test_a_class_that_was_renamed_keeps_no_challenger_out(again, photos, tmp_path) -> None:
     again()
     (photos / "c0").rename(photos / "zebra")
     photographs(photos, range(EACH, EACH + 3))
@@ -192,12 +184,7 @@ def test_a_class_that_was_renamed_keeps_no_challenger_out(
     assert recorded["disputed"]["champion"] == "m0001"
 
 
-def test_images_that_vanish_while_they_are_read_are_listed_again(
-    again: Callable[..., RetrainResult],
-    photos: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_images_that_vanish_while_they_are_read_are_listed_again(again, photos, monkeypatch, caplog) -> None:
     listed = extraction.list_images
     renamed: list[Path] = []
 
@@ -235,17 +222,13 @@ def test_images_that_vanish_while_they_are_listed_are_listed_again(
     assert f"{EACH} of {4 * EACH + 1} images are gone since they were listed" in caplog.text
 
 
-def test_two_at_once(
-    again: Callable[..., RetrainResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_at_once(again: Callable[..., RetrainResult], tmp_path: Path, topline: Topline) -> None:
     store = str(tmp_path / "store")
     with held_lease(open_store(store, create=True), "retrain", "the other one"):
         with pytest.raises(LeaseHeldError, match=r"the other one .* holds .*store for retrain: wait for it"):
             again()
-        with pytest.raises(SystemExit) as ended:
-            main(["retrain", "--store", store, "--images", str(tmp_path / "photos"), "--json"])
-    assert ended.value.code == 73
-    assert "the other one" in capsys.readouterr().out
+        ran = topline("retrain", "--store", store, "--images", tmp_path / "photos", "--json")
+    assert (ran.code, "the other one" in ran.out) == (73, True)
     done = again(overlap="wait")
     assert done.outcome == "promoted"
     assert retraining_lines(done)[-1] == f"  next: topline status {done.store}"
@@ -265,13 +248,7 @@ def labels_of(store: Path, dataset: str) -> dict[str, str]:
     return dict(zip(table["sample_id"].to_pylist(), table["class_name"].to_pylist(), strict=True))
 
 
-def test_corrections_outlive_a_retraining(
-    again: Callable[..., RetrainResult],
-    edited: Dataset,
-    photos: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_corrections_outlive_a_retraining(again, edited, photos, tmp_path, caplog) -> None:
     caplog.set_level("INFO")
     second = again()
     assert (second.dataset, second.model[-5:]) == (edited.info.id, "m0002")
@@ -322,9 +299,7 @@ def test_a_model_of_corrected_labels_is_weighed_by_a_retraining_that_finds_nothi
     assert (sum(described), len(list_datasets(model.store))) == (0, 2)
 
 
-def test_a_correction_that_the_images_have_by_now_is_said_once(
-    again: Callable[..., RetrainResult], edited: Dataset, photos: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_correction_that_the_images_have_by_now_is_said_once(again, edited, photos, caplog) -> None:
     caplog.set_level("INFO")
     for name in ("000.png", "001.png"):
         (photos / "c0" / name).rename(photos / "c1" / f"moved-{name}")
@@ -337,9 +312,7 @@ def test_a_correction_that_the_images_have_by_now_is_said_once(
     assert "edits:" not in caplog.text
 
 
-def test_edits_of_features_that_were_imported_are_not_those_of_images(
-    again: Callable[..., RetrainResult], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_edits_of_features_that_were_imported_are_not_those_of_images(again, tmp_path, caplog) -> None:
     caplog.set_level("INFO")
     imported = small_dataset(tmp_path / "store", n=80)
     edited_dataset(imported, Edits(frozenset(imported.sample_ids()[:1]), {}))
@@ -392,15 +365,11 @@ def test_groups_and_weights_that_nobody_gives_are_those_of_the_champion(photos: 
 
     retrained(EACH - 5, groups="day", sample_weight="often")
     facts = retrained(EACH).facts()
-    assert facts.groups is not None
     assert len(set(facts.groups.tolist())) == -(-EACH // 4)
-    assert facts.weights is not None
     assert set(facts.weights.tolist()) == {2.0}
 
 
-def test_what_nobody_gives_is_as_in_the_champion(
-    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_nobody_gives_is_as_in_the_champion(photos, tmp_path, caplog) -> None:
     caplog.set_level("INFO")
     store = str(tmp_path / "store")
     images = ExtractConfig(images=str(photos), backbone="hog:size=24,cells=8", val_share=0.15, max_side=999)
@@ -468,20 +437,11 @@ def unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--report", f"{__file__}/report.html"], "report.html cannot be written: name a file in a folder"),
     ],
 )
-def test_a_run_that_cannot_end_well_does_not_begin(
-    unread: Path,
-    tmp_path: Path,
-    flags: list[str],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_that_cannot_end_well_does_not_begin(unread, tmp_path, flags, sentence, topline) -> None:
     store = tmp_path / "store"
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--images", str(unread), "--store", str(store), *flags])
-    assert ended.value.code == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    assert sentence in lines[0]
+    ran = topline("run", "--images", unread, "--store", store, *flags)
+    (line,) = (line for line in ran.err.splitlines() if line.startswith("error: "))
+    assert (ran.code, sentence in line) == (2, True), line
     assert not list_datasets(open_store(str(store), create=True))
 
 
@@ -499,9 +459,7 @@ def test_retraining_is_checked_too(tmp_path: Path, unread: Path) -> None:
         retrain(RetrainConfig(**options), ClusterConfig(memory_limit="much"))
 
 
-def test_labels_of_a_table_are_split_before_they_are_counted(
-    tmp_path: Path, unread: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_of_a_table_are_split_before_they_are_counted(tmp_path, unread, topline) -> None:
     table = unread / "table.csv"
     rows = [f"class0/{i:03d}.png,{label}" for i, label in enumerate(["sea;sky", "sky", "sea", "sky;town"])]
     table.write_text("path,label\n" + "\n".join(rows), encoding="utf-8")
@@ -511,9 +469,7 @@ def test_labels_of_a_table_are_split_before_they_are_counted(
         (["--loss", "multilabel_hinge", "--method", "lbfgs"], "the method lbfgs needs a smooth loss"),
         (["--loss", "multilabel_hinge", "--class-weight", "balanced"], "no class to be weighted by"),
     ):
-        with pytest.raises(SystemExit):
-            main(["run", *images, *flags])
-        assert sentence in capsys.readouterr().err
+        assert sentence in topline.refused("run", *images, *flags)
 
 
 def test_the_digits_do_not_follow_other_data_in_a_store(tmp_path: Path) -> None:

@@ -103,9 +103,7 @@ def test_the_file_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
     assert all(file.stat().st_size <= FILE_BYTES for file in files)
 
 
-def test_a_reader_that_left_costs_the_line_and_is_told_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reader_that_left_costs_the_line_and_is_told_once(tmp_path, capsys) -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError(32, "Broken pipe")
@@ -229,10 +227,8 @@ def test_the_sign_of_life_comes_and_its_end_is_said(tmp_path: Path) -> None:
     with pulse(store, "6h", "UTC", clock=lambda: next(times), wait=wait):
         beaten.wait()
         seen = read_schedule(store)
-        assert seen is not None
         assert (seen.since[-8:-6], seen.beat[-8:-6], seen.ended) == ("00", "01", "")
     seen = read_schedule(store)
-    assert seen is not None
     assert (seen.beat, seen.ended) == (seen.ended, "2026-03-01T02:00:02+00:00")
 
 
@@ -260,9 +256,7 @@ DEPLOYED = replace(BEATING, process="retrain/nightly", deployment=True)
         (DEPLOYED.after(WHEN, "no images"), 3, "failing"),
     ],
 )
-def test_a_schedule_is_the_worst_that_is_known_of_it(
-    schedule: ServedSchedule, hours: float, state: str
-) -> None:
+def test_a_schedule_is_the_worst_that_is_known_of_it(schedule, hours, state) -> None:
     found = served(schedule, NOON + timedelta(hours=hours))
     assert found.value == state
     assert found.is_well is (state in ("served", "ended"))
@@ -280,20 +274,16 @@ def test_who_serves_goes_on_with_what_is_known_and_says_by_what_it_ends(tmp_path
     with suppress(ZeroDivisionError), pulse(store, "6h", "UTC") as note:
         note(lambda known: replace(known.after(WHEN, "no images"), paused=WHEN))
         seen = read_schedule(store)
-        assert seen is not None
         assert (seen.failures, seen.paused, seen.ended) == (1, WHEN, "")
         raise ZeroDivisionError("one\nby zero")
     seen = read_schedule(store)
-    assert seen is not None
     assert seen.ended
     assert seen.error == "ZeroDivisionError: one by zero"
     with suppress(KeyboardInterrupt), pulse(store, "1h", "UTC"):
         seen = read_schedule(store)
-        assert seen is not None
         assert (seen.every, seen.failures, seen.paused, seen.ended, seen.error) == ("1h", 1, "", "", "")
         raise KeyboardInterrupt
     seen = read_schedule(store)
-    assert seen is not None
     assert (bool(seen.ended), seen.error) == (True, "")
 
 
@@ -303,12 +293,10 @@ def test_runs_of_a_deployment_say_how_they_went(tmp_path: Path) -> None:
     def after(error: BaseException | None) -> ServedSchedule:
         with suppress(type(error or OSError())), deployed_run(store, "0 2 * * *", "UTC", "retrain/nightly"):
             during = read_schedule(store)
-            assert during is not None
             assert (during.deployment, bool(during.run)) == (True, True)
             if error is not None:
                 raise error
         found = read_schedule(store)
-        assert found is not None
         assert found.run == ""
         return found
 
@@ -325,19 +313,16 @@ def test_runs_of_a_deployment_say_how_they_went(tmp_path: Path) -> None:
         with suppress(LeaseHeldError), deployed_run(store, "0 2 * * *", "UTC", "retrain/nightly"):
             raise LeaseHeldError("the run before still works")
         during = read_schedule(store)
-        assert during is not None
         assert (bool(during.run), during.failures) == (True, 2), "that one was not killed"
         raise LeaseHeldError("another works")
     with pulse(store, "6h", "UTC"):
         seen = read_schedule(store)
-        assert seen is not None
         assert (seen.deployment, seen.run, seen.failures) == (False, "", 2)
         assert served(seen, datetime.now(UTC) + timedelta(minutes=5)).value == "dead"
     note_schedule(store, BEATING.beating(datetime.now(UTC).isoformat()))
     with deployed_run(store, "6h", "UTC", "retrain/other"):
         pass
     left = read_schedule(store)
-    assert left is not None
     assert (left.process, left.succeeded) == ("host:7", ""), "who serves the store says how its runs go"
 
 
@@ -454,9 +439,7 @@ def test_a_registry_that_is_gone_is_named_and_stops_nobody(registry: Registry) -
 
 
 @pytest.mark.parametrize("error", [KeyError("tags"), RuntimeError("http://me:word@host"), RecursionError()])
-def test_whatever_the_client_raises_costs_one_line_and_one_notice(
-    registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
+def test_whatever_the_client_raises_costs_one_line_and_one_notice(registry, caplog, error) -> None:
     with told((), "digits") as tell:
         registry.broken = error
         tell(decided(Kind.PROMOTED, "m0001"))
@@ -478,9 +461,7 @@ def test_an_address_that_the_client_does_not_take_is_refused_without_its_passwor
     assert "word" not in str(refused.value)
 
 
-def test_what_is_missing_is_said_before_anything_is_served(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_missing_is_said_before_anything_is_served(registry, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(ConfigError, match="pip install mlflow-skinny"), told((), "digits"):
         pass

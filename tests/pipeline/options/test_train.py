@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from topline.pipeline.options import SweepConfig
-from topline.pipeline.options.train import (
-    ClusterConfig,
-    TrainConfig,
-)
+from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
 from topline.pipeline.training.plan import handed_on
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import LOSSES, make_loss
@@ -55,7 +51,7 @@ def test_k_alone_names_its_hinge_and_gives_no_loss() -> None:
     several = SweepConfig(k=(3,))
     assert (several.loss, several.model_fields_set) == (("topk_hinge",), {"k"})
     record = SimpleNamespace(config={"loss": "topk_entropy", "k": 2, "C": 3.0, "method": "lbfgs"})
-    taken = handed_on(TrainConfig(k=3), record)  # type: ignore[arg-type]
+    taken = handed_on(TrainConfig(k=3), record)
     assert taken == {"loss": "topk_entropy", "C": 3.0, "method": "lbfgs"}
 
 
@@ -100,4 +96,4 @@ def test_options_survive_json() -> None:
 
 def test_cluster_options_are_closed() -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
-        ClusterConfig(wokers=2)  # type: ignore[call-arg]
+        ClusterConfig(wokers=2)

@@ -224,15 +224,9 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
     "numbers.parquet": (table(label=[1.0, 0.0, 1.0]), ["1", "0", "1"]),
     "names.parquet": (table(label=["none", "null", "nan"]), ["none", "null", "nan"]),
     "categories.parquet": (table(label=pa.array(AB).dictionary_encode()), AB),
-    "decimals.parquet": (
-        {"f": [Decimal(str(v)) for v in X[:, 0]], "g": pa.array(X[:, 1]), "label": AB},
-        AB,
-    ),
+    "decimals.parquet": ({"f": [Decimal(str(v)) for v in X[:, 0]], "g": pa.array(X[:, 1]), "label": AB}, AB),
     "lists.parquet": ({"x": list(X), "label": AB}, AB),
-    "tensors.parquet": (
-        {"x": pa.FixedShapeTensorArray.from_numpy_ndarray(X[:, :, None]), "label": AB},
-        AB,
-    ),
+    "tensors.parquet": ({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(X[:, :, None]), "label": AB}, AB),
     "fixed.parquet": ({"x": pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), 2), "label": AB}, AB),
     "hugging.parquet": (
         pa.table(table(label=[0, 1, 0])).replace_schema_metadata({"huggingface": HUGGING}),
@@ -491,10 +485,7 @@ LABELS: Mapping[str, tuple[Any, list[str] | str]] = {
             " reading those can run code: save .astype(str), or numbers"
         ),
     ),
-    "two.npz": (
-        {"sort": Y, "kind": Y},
-        "FILE has the arrays sort, kind: name one of them labels",
-    ),
+    "two.npz": ({"sort": Y, "kind": Y}, "FILE has the arrays sort, kind: name one of them labels"),
     "empty.csv": ("", "FILE is empty, without a byte: write it again"),
     "columns.csv": (
         "id;Klasse\n1;a\n2;b\n3;a\n",

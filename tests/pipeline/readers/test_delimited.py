@@ -49,15 +49,12 @@ def test_a_data_frame_comes_back(tmp_path: Path, options: dict[str, object]) -> 
     assert (source.n, source.d, source.columns) == (3, 3, ["w", "h", "z"])
     np.testing.assert_array_equal(source.rows(0, 3), X)
     labels = source.labels()
-    assert labels is not None
     assert labels.tolist() == WORDS
     assert (source.ids(), source.splits(), list(source.left_out())) == (None, None, [])
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.arff"])
-def test_names_and_groups_that_look_like_fractions_stay_as_they_are_written(
-    tmp_path: Path, name: str
-) -> None:
+def test_names_and_groups_that_look_like_fractions_stay_as_they_are_written(tmp_path, name) -> None:
     head = "sample_id,patient,a,label\n"
     if name == "t.arff":
         values = "@attribute sample_id {1.1,1.10,2.0}\n@attribute patient {1e3,1000.0,1.50}\n"
@@ -67,7 +64,6 @@ def test_names_and_groups_that_look_like_fractions_stay_as_they_are_written(
     assert source.ids() == ["1.1", "1.10", "2.0"]
     assert source.column("patient").tolist() == ["1e3", "1000.0", "1.50"]
     found = source.labels()
-    assert found is not None
     assert class_words(found.tolist(), "t") == ["1", "2", "1"]
 
 
@@ -86,9 +82,7 @@ def test_a_table_without_names_has_numbered_columns(tmp_path: Path, name: str, m
     assert [float(label) for label in labels] == X[:, 1].tolist()
 
 
-def test_rows_are_read_in_blocks_whose_later_numbers_have_fractions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_read_in_blocks_whose_later_numbers_have_fractions(tmp_path, monkeypatch) -> None:
     """The first block of the column has whole numbers alone, and of the labels numbers alone."""
     monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
     values = np.arange(400) + np.where(np.arange(400) < 200, 0.0, 0.5)
@@ -99,7 +93,6 @@ def test_rows_are_read_in_blocks_whose_later_numbers_have_fractions(
     for start, stop in [(0, 1), (1, 390), (390, 400), (3, 5)]:
         np.testing.assert_array_equal(source.rows(start, stop)[:, 0], values[start:stop])
     found = source.labels()
-    assert found is not None
     assert found.tolist() == labels
 
 
@@ -108,7 +101,6 @@ def test_names_of_rows_splits_and_other_columns(tmp_path: Path) -> None:
     table.assign(sample_id=["r1", "r2", "r3"]).to_csv(tmp_path / "t.csv", index=False)
     source = open_features(tmp_path / "t.csv")
     splits = source.splits()
-    assert splits is not None
     assert (source.ids(), splits.tolist()) == (["r1", "r2", "r3"], ["train", "test", "train"])
     assert list(source.left_out()) == ["note"]
     table.set_axis(["a.jpg", "b.jpg", "c.jpg"]).to_csv(tmp_path / "t.csv")
@@ -128,9 +120,7 @@ def test_a_word_in_a_later_block_of_numbers_is_named(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("gap", ["", "NA", "NaN"])
-def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gap: str
-) -> None:
+def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(tmp_path, monkeypatch, gap) -> None:
     monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
     lines = [f"1.5,{gap},a\n"] * 100
     source = open_features(written(tmp_path, "".join(["x,z,label\n", *lines])))
@@ -179,7 +169,6 @@ def test_spaces_around_names_and_commas_in_later_numbers_are_read(tmp_path: Path
     assert source.columns == ["w", "x"]
     np.testing.assert_array_equal(source.rows(0, 2), [[1.0, 2.0], [3.0, 4.5]])
     labels = source.labels()
-    assert labels is not None
     assert labels.tolist() == ["a", "b"]
     assert open_features(written(tmp_path, " label,x\na,1\n"), None, "label").d == 1
 
@@ -214,9 +203,7 @@ def test_a_table_may_begin_with_letters_that_mark_another_format(tmp_path: Path,
         (["b", "d"], ["metadata_0/a", "metadata_0/b", "metadata_1/b", "metadata_1/d"]),
     ],
 )
-def test_names_that_two_tables_share_have_the_table_before_them(
-    tmp_path: Path, second: list[str], expected: list[str]
-) -> None:
+def test_names_that_two_tables_share_have_the_table_before_them(tmp_path, second, expected) -> None:
     for name in ("img_emb", "metadata"):
         (tmp_path / name).mkdir()
     for place, names in enumerate((["a", "b"], second)):

@@ -16,7 +16,6 @@ from tests.pipeline.small_data import make_features, make_split, write_dataset
 from tests.storage.test_integrity import flip_first
 from topline.pipeline.certification.recompute import SOURCES
 from topline.pipeline.errors import GuardError, InputError
-from topline.pipeline.evaluation import Evaluation
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.notices import decision_notices
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
@@ -111,7 +110,6 @@ def test_both_are_measured_on_rows_that_neither_was_trained_on(store: str, rival
             }.get(pair.metric.name, right.mean())
             assert getattr(pair, shares) == pytest.approx(expected, abs=1e-12)
             assert pair.rows == len(y)
-    assert found.drift is not None
     assert found.drift.rows_before == champion.model.record.n
     assert found.drift.rows_now == challenger.model.record.n
 
@@ -119,7 +117,6 @@ def test_both_are_measured_on_rows_that_neither_was_trained_on(store: str, rival
 def test_a_model_against_itself_is_as_good_as_evaluation_says(store: str) -> None:
     same = measure(url(store, 2), url(store, 2))
     evaluated = evaluate(url(store, 2))
-    assert isinstance(evaluated, Evaluation)
     values = {metric.name: value for metric, value in evaluated.measured()}
     for pair in same.compared:
         assert pair.challenger == pytest.approx(values[pair.metric.name])
@@ -167,7 +164,6 @@ def test_guards_of_promotion(store: str) -> None:
     assert "does not know 1 classes of the champion (gone class 4)" in refused.decision.text
     common = weigh(url(store, 4), PromotionRule(k=1))
     assert common.evidence.on_common
-    assert common.evidence.classes is not None
     assert common.evidence.classes.removed == ("class 4",)
     update_record(url(store, 4), certificate=None)
     with pytest.raises(GuardError, match=r"it has no certificate .*; it does not know"):
@@ -250,19 +246,15 @@ def test_common_classes_compete_among_themselves(store: str) -> None:
     columns = [champion.model.record.class_names.index(name) for name in names]
     right = (np.asarray(champion.transforms.apply(X), float) @ champion.W)[:, columns].argmax(axis=1) == y
     pair = found.of("top-1")
-    assert pair is not None
     assert pair.champion == pytest.approx(right.mean(), abs=1e-12)
     assert (found.on_common, pair.rows) == (True, len(y))
     train = TrainingRows(challenger.dataset(), "train", champion.transforms)
     given = (np.array(train[0 : len(train)], float) @ champion.W)[:, columns].argmax(axis=1)
-    assert found.disputed is not None
     assert found.disputed.rows == len(train)
     assert found.disputed.share == pytest.approx((given != train.labels()).mean(), abs=1e-12)
 
 
-def test_the_same_reason_is_counted_and_told_the_third_time(
-    store: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_same_reason_is_counted_and_told_the_third_time(store, caplog) -> None:
     promote(url(store, 2))
     rule = PromotionRule(k=1, least_gain=0.9, least_rows=0.0)
     seen = [promote_by_rule(url(store, number), rule).decision for number in (1, 3, 4)]
@@ -282,7 +274,7 @@ def test_a_rule_may_want_a_certificate_that_believes_no_sum_of_the_run(store: st
     for basis, enough in wanted.items():
         for found in BASES:
             certificate = {**(record.certificate or {}), "rests_on": found}
-            rule = PromotionRule(basis=basis)  # type: ignore[arg-type]
+            rule = PromotionRule(basis=basis)
             decision = decide(replace(record, certificate=certificate), None, Evidence(), rule)
             assert decision.promote is (found in enough), (basis, found)
             assert decision.promote or f"a certificate from {SOURCES[basis]}" in decision.text

@@ -230,7 +230,6 @@ def test_drift_of_datasets_sees_the_feature_that_moved(tmp_path: Path) -> None:
     )
     still = drift_between(before, val)
     assert still.rows_before == len(before)
-    assert still.features is not None
     assert still.features < 0.1
     moved = drift_between(before, same)
     X, Z = (np.asarray(csr_matrix(rows[0 : len(rows)]).todense()) for rows in (before, same))
@@ -263,12 +262,7 @@ def evidence(b: int, c: int, n: int = 200, features: float | None = 0.01, classe
         ({"most_feature_drift": None}, evidence(9, 9, features=0.3), True, "class shares moved"),
         ({}, evidence(9, 9, features=None), False, "whether the features moved is not known"),
         ({}, evidence(9, 9, classes=0.4), False, "class shares moved by a total variation of 0.4, above 0.2"),
-        (
-            {"most_balance_change": 0.4},
-            evidence(9, 9, classes=0.4),
-            True,
-            "of 0.4, within 0.4",
-        ),
+        ({"most_balance_change": 0.4}, evidence(9, 9, classes=0.4), True, "of 0.4, within 0.4"),
         (
             {},
             Evidence(unmeasured="the data is gone"),
@@ -350,9 +344,7 @@ def compared(gain: float = 0.0, p_value: float = 1.0, low: float = -1.0) -> Evid
         ({"least_gain": -1.0, "confidence": 0.9}, compared(-0.1, p_value=0.11), True),
     ],
 )
-def test_a_bound_that_is_met_exactly_is_kept(
-    options: dict[str, Any], measured: Evidence, promote: bool
-) -> None:
+def test_a_bound_that_is_met_exactly_is_kept(options, measured, promote) -> None:
     assert (
         decide(record(certificate=CERTIFIED), record(), measured, PromotionRule(**options)).promote is promote
     )
@@ -405,9 +397,7 @@ def test_evidence_is_stored_with_top_k_accuracies_apart() -> None:
     ("rows", "measured", "kept"),
     [(100, 40, ()), (50, 20, ()), (49, 40, ("rows",)), (100, 19, ("rows",)), (100, None, ())],
 )
-def test_fewer_rows_than_a_share_of_the_champions_keep_it(
-    rows: int, measured: int | None, kept: tuple[str, ...]
-) -> None:
+def test_fewer_rows_than_a_share_of_the_champions_keep_it(rows, measured, kept) -> None:
     """Most images vanish, and the few that are left are all right: no reason to promote."""
     champion = record(n=100, certificate=CERTIFIED, evaluation={"rows": 40})
     challenger = record(
@@ -495,19 +485,14 @@ def test_without_contents_names_decide_and_a_class_that_was_split_is_gone() -> N
         ({}, 0.75, True, "compared on the 3 classes that both know (gone dog)"),
         ({}, 0.25, False, "25% of the champion's are less than the least"),
         ({"least_common": 0.2}, 0.25, True, "compared on the 3 classes"),
-        (
-            {"on_class_changes": "refuse"},
-            0.75,
-            False,
-            "not know 1 classes of the champion (gone dog)",
-        ),
+        ({"on_class_changes": "refuse"}, 0.75, False, "not know 1 classes of the champion (gone dog)"),
         ({"on_class_changes": "count-misses"}, 0.75, True, "are its misses (gone dog)"),
     ],
 )
 def test_what_the_rule_makes_of_them(rule: dict[str, object], kept: float, promote: bool, said: str) -> None:
     changes = ClassChanges((), ("dog",), (), (), OLD[:3], kept)
     measured = replace(evidence(20, 9), classes=changes, on_common=rule.get("on_class_changes") is None)
-    options = PromotionRule(**rule)  # type: ignore[arg-type]
+    options = PromotionRule(**rule)
     found = decide(record(certificate=CERTIFIED), record(), measured, options)
     assert found.promote is promote
     assert said in found.text
@@ -522,7 +507,6 @@ def test_a_domain_classifier_tells_apart_what_no_feature_does() -> None:
     assert domain_area(before, same) == pytest.approx(0.5, abs=0.07)
     moved = same + 0.25
     exact = domain_area(before, moved)
-    assert exact is not None
     # A shift by 0.25 in 20 features: the best area is Phi(0.25 sqrt(20) / sqrt(2)) = 0.785.
     assert 0.7 < exact < 0.82
     assert domain_area(before[:19], same) is None

@@ -20,10 +20,8 @@ from topline.pipeline.certification import certify
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.export.writing import export_model
-from topline.pipeline.options import TrainConfig
-from topline.pipeline.options.train import ClusterConfig
-from topline.pipeline.rows import TRANSFORMS, Transforms
-from topline.pipeline.rows.stored_model import StoredModel
+from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.pipeline.rows import TRANSFORMS, StoredModel, Transforms
 from topline.pipeline.training import train
 
 RNG = np.random.default_rng(5)

@@ -20,12 +20,11 @@ from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 from sklearn.svm import LinearSVC
 
+from tests.pipeline.conftest import Topline
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.calibration import calibration_of, calibration_text
-from topline.pipeline.cli import main
 from topline.pipeline.cluster.memory_plan import ALONE_BYTES
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.evaluation import Evaluation
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import import_features
 from topline.pipeline.jobs import train_as_asked
@@ -69,18 +68,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return imported(folder, X, y)
 
 
-def trained(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
-    with pytest.raises(SystemExit) as ended:
-        main(["train", "--workers", "0", "--json", *flags])
-    assert not ended.value.code
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return result
-
-
-def test_columns_of_other_sizes_are_standardised(
-    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = trained(capsys, "--store", store, "--auto", "--for", "top-2")
+def test_columns_of_other_sizes_are_standardised(store, topline, monkeypatch) -> None:
+    result = topline.printed("train", "--workers", "0", "--store", store, "--auto", "--for", "top-2")
     record = load_model(result["model"]).record
     assert [part["name"] for part in record.transforms] == ["standardize", "bias"]
     chosen = record.config["chosen"]
@@ -92,7 +81,9 @@ def test_columns_of_other_sizes_are_standardised(
     assert {cell["loss"] for cell in chosen["cells"]} == {"softmax", "max_hinge", "topk_hinge"}
     # Once for the same data and options.
     monkeypatch.setattr(choosing.Search, "find", lambda _: pytest.fail("searched again"))
-    again = trained(capsys, "--store", store, "--auto", "--for", "top-2", "--no-certify")
+    again = topline.printed(
+        "train", "--workers", "0", "--store", store, "--auto", "--for", "top-2", "--no-certify"
+    )
     assert again["chosen"] == chosen
 
 
@@ -110,21 +101,16 @@ def test_probabilities_of_a_search_are_those_of_the_rows_that_it_held_out(store:
         return log_loss(y, softmax(slope * scores, axis=1))
 
     assert (known.fitted_rows, "held out" in calibration_text(known)) == (len(y), True)
-    assert known.probabilities is not None
     best = minimize_scalar(loss, bounds=(0.1, 100.0), method="bounded")
     assert loss(known.probabilities.slope) == pytest.approx(best.fun, rel=1e-3)
     found = evaluate(model)
-    assert isinstance(found, Evaluation)
     stored = StoredModel.open(model)
     rows = stored.rows("test")
     own = softmax(stored.scores(next(iter(rows.tiles()))[2]), axis=1)
-    assert found.probabilities is not None
     assert found.probabilities.log_loss < log_loss(rows.labels(), own) - 0.1
 
 
-def test_rows_of_a_class_that_the_fold_misses_say_nothing_of_probabilities(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_of_a_class_that_the_fold_misses_say_nothing_of_probabilities(tmp_path, caplog) -> None:
     """All rows of the last class are one group, such as the photographs of one afternoon."""
     y = np.repeat([0, 1, 2], [90, 90, 30])
     X = np.random.default_rng(0).normal(size=(210, 3)) + 2.0 * np.eye(3)[y]
@@ -151,7 +137,6 @@ def test_what_is_given_is_not_searched(store: str) -> None:
     config = TrainConfig(store=store, loss="max_hinge", C=2.0, transforms=("l2", "bias"))
     found = choose(config, SearchConfig(auto=True))
     assert (found.loss, found.C, found.transforms) == ("max_hinge", 2.0, ("l2", "bias"))
-    assert found.chosen is not None
     assert len(found.chosen["cells"]) == 1
 
 
@@ -160,9 +145,7 @@ def test_what_is_given_is_not_searched(store: str) -> None:
     [({}, None, True), ({"tol": 1e-2}, None, True), ({"C": 1.0}, None, False), ({"k": 2}, None, False),
      ({"loss": "softmax"}, None, False), ({}, False, False), ({"C": 1.0}, True, True)],
 )  # fmt: skip
-def test_explicit_options_mean_one_fit_unless_a_search_is_asked_for(
-    train: dict[str, Any], auto: bool | None, searches: bool
-) -> None:
+def test_explicit_options_mean_one_fit_unless_a_search_is_asked_for(train, auto, searches) -> None:
     assert SearchConfig(auto=auto).searches(TrainConfig(**train)) == searches
 
 
@@ -186,23 +169,18 @@ def test_what_cannot_be_searched_is_refused(store: str, tmp_path: Path) -> None:
     assert choose(config, SearchConfig()) == config, "a whole job makes one fit then"
 
 
-def test_train_refuses_a_search_that_it_would_not_make(
-    store: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_refuses_a_search_that_it_would_not_make(store: str, topline: Topline) -> None:
     for options, said in (
         (("--for", "top-2"), "add --auto"),
         (("--auto", "--from", store), "--auto searches anew"),
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(["train", "--store", store, *options])
-        assert ended.value.code == 2
-        assert said in capsys.readouterr().err
+        ran = topline("train", "--store", store, *options)
+        assert (ran.code, said in ran.err) == (2, True)
 
 
 def test_a_search_without_transforms_tries_none(store: str) -> None:
     found = choose(TrainConfig(store=store, transforms=()), SearchConfig(auto=True))
     assert found.transforms == ()
-    assert found.chosen is not None
     assert all(cell["transforms"] == [] for cell in found.chosen["cells"])
 
 
@@ -215,15 +193,12 @@ def test_rows_are_read_once_for_all_folds_and_scalings(store: str) -> None:
     forget_folds()
 
 
-def test_the_search_takes_no_more_than_it_says(
-    store: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_search_takes_no_more_than_it_says(store, caplog, monkeypatch) -> None:
     """Few columns: what six fits take is next to nothing, and the bound is a time."""
     monkeypatch.setattr(searching, "SECONDS", 0.0)
     with caplog.at_level("INFO"):
         found = choose(TrainConfig(store=store), SearchConfig(auto=True)).chosen
     assert "the work of 6 trainings at most, or 10 seconds of computing where that is more" in caplog.text
-    assert found is not None
     assert found["ended"] == "the time was up"
 
 
@@ -247,9 +222,7 @@ def test_a_memory_limit_is_kept_by_the_search(tmp_path: Path, caplog: pytest.Log
     assert peak <= room
 
 
-def test_a_search_can_be_made_by_a_flow(
-    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_can_be_made_by_a_flow(store, topline, monkeypatch) -> None:
     """What is asked of the flow holds the search; nothing is searched before it."""
     asked: dict[str, Any] = {}
 
@@ -258,14 +231,12 @@ def test_a_search_can_be_made_by_a_flow(
         return train_as_asked(**parameters, progress=progress)
 
     monkeypatch.setattr("topline.pipeline.cli.command.flow_runner", lambda: run_flow)
-    result = trained(capsys, "--store", store, "--auto", "--C", "0.5", "--flow")
+    result = topline.printed("train", "--workers", "0", "--store", store, "--auto", "--C", "0.5", "--flow")
     assert (asked["name"], asked["config"].chosen, asked["search"].auto) == ("train", None, True)
     assert result["chosen"]["given"] == ["C"]
 
 
-def test_sparse_rows_count_by_what_they_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sparse_rows_count_by_what_they_hold(tmp_path, monkeypatch, caplog) -> None:
     """A row of 2^22 columns with few entries is no row of 16 MiB, of which 16 would be searched on."""
 
     class SaidError(Exception):
@@ -285,7 +256,6 @@ def test_sparse_rows_count_by_what_they_hold(
     with caplog.at_level("INFO"), pytest.raises(SaidError):
         choose(TrainConfig(store=place), SearchConfig(auto=True))
     found = re.search(r"on (\d+) of (\d+) training rows", caplog.text)
-    assert found is not None
     assert found[1] == found[2] > "100"
 
 
@@ -342,9 +312,7 @@ def hits(X, y, fold, kernel, C):
     ],
     ids=["rbf", "polynomial"],
 )
-def test_every_cell_is_what_scikit_learn_gives_on_every_fold(
-    moons_store: str, moons, options, kernels
-) -> None:
+def test_every_cell_is_what_scikit_learn_gives_on_every_fold(moons_store, moons, options, kernels) -> None:
     X, y = moons
     grid = {"C": COSTS, "loss": "topk_hinge", "k": "1", "folds": FOLDS, "transforms": ()}
     config = build(SweepConfig, {"store": moons_store, **grid, "rule": "none", "tol": 1e-6, **options})
@@ -359,9 +327,7 @@ def test_every_cell_is_what_scikit_learn_gives_on_every_fold(
     forget_folds()
 
 
-def test_losses_and_costs_of_one_gamma_share_one_factor(
-    moons_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_and_costs_of_one_gamma_share_one_factor(moons_store, monkeypatch) -> None:
     factored = []
     of = KernelFeatures.of
     monkeypatch.setattr(
@@ -389,26 +355,9 @@ def test_losses_and_costs_of_one_gamma_share_one_factor(
 
 
 @pytest.mark.slow
-def test_the_command_line_finds_gamma_and_trains_with_it(
-    moons_store: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [
-        "sweep",
-        "--store",
-        moons_store,
-        "--C",
-        "1",
-        "--k",
-        "1",
-        "--kernel",
-        "rbf",
-        "--kernel-gamma",
-        "1e-4,5",
-    ]
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--transforms", "none", "--workers", "0", "--train-best", "--json"])
-    assert ended.value.code in (0, None)
-    found = json.loads(capsys.readouterr().out)
+def test_the_command_line_finds_gamma_and_trains_with_it(moons_store: str, topline: Topline) -> None:
+    words = ("--C", "1", "--k", "1", "--kernel", "rbf", "--kernel-gamma", "1e-4,5", "--transforms", "none")
+    found = topline.printed("sweep", "--store", moons_store, *words, "--workers", "0", "--train-best")
     assert found["best"]["kernel"] == {"name": "rbf", "gamma": 5.0, "degree": None, "coef0": None}
     record = load_model(found["trained"]["model"]).record
     assert (record.config["kernel"], record.config["kernel_gamma"]) == ("rbf", 5.0)
@@ -430,9 +379,7 @@ def test_what_no_kernel_takes_is_refused_before_any_work(moons_store: str, optio
         plan_sweep(build(SweepConfig, {"store": moons_store, **options}))
 
 
-def test_a_matrix_that_does_not_fit_is_refused_with_the_rows_that_do(
-    moons_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_matrix_that_does_not_fit_is_refused_with_the_rows_that_do(moons_store, monkeypatch) -> None:
     monkeypatch.setattr("topline.pipeline.sweep.plan.MEMORY_BYTES", 24 * 80**2)
     with pytest.raises(InputError, match=r"kernel matrix of the 120 rows of a fold .* at most --rows 100"):
         sweep(build(SweepConfig, {"store": moons_store, "k": "1", "kernel": "rbf"}), HERE)

@@ -501,8 +501,6 @@ def test_what_sweeps_open_of_every_cell_fits_beside_the_rest(limit: str, n: int)
     d, m = 1024, 100
     rows: Any = ReadRows(n, d, m)
     found, together = SharedMemory(rows, ClusterConfig(workers=1, memory_limit=limit), 1, 15).budgets()
-    assert found.worker_bytes is not None
-    assert found.dual_bytes is not None
     packed = most_open(found.dual_bytes, n, d, m) == 0
     held = found.cache_bytes < rows.nbytes or packed
     swept = together * swept_bytes(n, d, m, packed=packed) if held else 0
@@ -519,7 +517,5 @@ def test_cells_go_together_where_the_rows_and_their_arrays_fit(limit: str, least
     found, together = SharedMemory(rows, cluster, 1, 15).budgets()
     assert together >= least
     assert found.cache_bytes == rows.nbytes
-    assert found.worker_bytes is not None
-    assert found.dual_bytes is not None
     assert most_open(found.dual_bytes, n, d, m, 2) >= together
     assert WORKER_BYTES + found.cache_bytes + found.dual_bytes <= FILLED * found.worker_bytes

@@ -13,6 +13,7 @@ import pytest
 
 from tests.pipeline.dashboards import view_of
 from tests.pipeline.small_data import make_features
+from tests.pipeline.watching import Recorder
 from topline import SerialExecutor, ThreadExecutor, TopKHinge, solve
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.telemetry import RunFollower, view_run
@@ -41,20 +42,6 @@ from topline.storage.stores import Store, open_store
 X, Y = make_features(200, 8, 4)
 
 
-class Watcher:
-    def __init__(self) -> None:
-        self.facts: list[Any] = []
-
-    def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
-        pass
-
-    def advance(self, amount: int = 1) -> None:
-        pass
-
-    def note(self, facts: Any) -> None:
-        self.facts.append(facts)
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> RunPlace:
     return RunPlace(open_store(tmp_path, create=True), "r0001", {}, {}, keep_duals=True)
@@ -67,8 +54,8 @@ def run(
     stop_after: int | None = None,
     tol: float = 1e-6,
     **options: Any,
-) -> Watcher:
-    watcher = Watcher()
+) -> Recorder:
+    watcher = Recorder()
     with SerialExecutor() as executor, RunRecorder(place, executor, flag, seconds, watcher, tol) as recorder:
 
         def record(one: Any, state: Any) -> bool:
@@ -80,9 +67,7 @@ def run(
     return watcher
 
 
-def test_checkpoints_are_in_the_history_with_their_seconds_and_bytes(
-    place: RunPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_are_in_the_history_with_their_seconds_and_bytes(place, monkeypatch) -> None:
     # A clock that strikes when it is read: a second checkpoint would take too large a share of the time.
     monkeypatch.setattr(training_run, "time", SimpleNamespace(monotonic=count().__next__))
     run(place, StopFlag(), 0.0, max_passes=2)
@@ -167,7 +152,6 @@ def test_a_run_from_its_beginning_to_its_end(store: Store, finished_run: str) ->
     seen = follower.poll()
     assert (seen.stage, seen.rounds, seen.tol, seen.repeated) == ("running", 40, 1e-3, 0)
     np.testing.assert_allclose(seen.columns["dual"], np.ones(40))
-    assert seen.left is not None
     # The relative gap falls as gap / (1 + gap), which is geometric in the end.
     assert seen.left.seconds == pytest.approx(0.1 * (np.log(1e-3 / 0.5) / np.log(0.9) - 39), rel=0.1)
     split = seen.time_split()
@@ -234,9 +218,7 @@ def test_what_workers_did_in_rounds_written_together_is_in_the_last_one() -> Non
     assert written_together([{"round": 0, "activity": ()}]) == [{"round": 0}]
 
 
-def test_a_second_look_reads_what_is_new(
-    store: Store, finished_run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_look_reads_what_is_new(store, finished_run, monkeypatch) -> None:
     with HistoryWriter(store, finished_run) as writer:
         for number in range(2000):
             writer.append({**record_of(number).to_dict(), "at": float(number)})
@@ -265,7 +247,7 @@ def test_a_history_that_lost_lines_to_a_power_cut_is_read_anew(store: Store, fin
     history.close(None)
     follower = RunFollower(store, finished_run)
     assert follower.poll().rounds == 5
-    place = store.local_path / history_path(finished_run)  # type: ignore[operator]
+    place = store.local_path / history_path(finished_run)
     place.write_bytes(b"".join(place.read_bytes().splitlines(keepends=True)[:3]))
     seen = follower.poll()
     assert (seen.rounds, len(seen.events), seen.repeated) == (2, 1, 0)
@@ -434,7 +416,6 @@ def measured_rounds(gaps: Any, first: int = 0) -> list[dict[str, Any]]:
 def test_a_constant_factor_a_round() -> None:
     t = np.arange(101)
     left = estimated_seconds_left(measured_rounds(0.5 * 0.97**t), TOL)
-    assert left is not None
     truth = PACE * (math.log(TOL / 0.5) / math.log(0.97) - 100)
     assert (left.low, left.seconds, left.high) == pytest.approx((truth, truth, truth), rel=1e-6)
 
@@ -444,7 +425,6 @@ def test_a_power_of_the_rounds(power: float) -> None:
     t = np.arange(101)
     tol = 0.01
     left = estimated_seconds_left(measured_rounds(0.5 / (t + 1) ** power), tol)
-    assert left is not None
     truth = PACE * ((0.5 / tol) ** (1 / power) - 1 - 100)
     assert (left.low, left.seconds, left.high) == pytest.approx((truth, truth, truth), rel=1e-6)
 
@@ -483,7 +463,6 @@ def test_it_says_nothing_where_nothing_can_be_said(gaps: Any) -> None:
 
 def test_nothing_is_left_once_the_tolerance_was_reached() -> None:
     left = estimated_seconds_left(measured_rounds([0.5, 1e-5, 0.2]), TOL)
-    assert left is not None
     assert (left.seconds, left.low, left.high) == (0.0, 0.0, 0.0)
 
 
@@ -492,7 +471,6 @@ def test_the_gradient_where_there_is_no_gap() -> None:
     for record in records:
         record |= {"relative_gap": None, "stationarity": record["relative_gap"]}
     left = estimated_seconds_left(records, 0.8**30)
-    assert left is not None
     assert left.seconds == pytest.approx(11 * PACE)
 
 
@@ -503,7 +481,6 @@ def test_rounds_that_are_done_again_and_events() -> None:
         *measured_rounds(gaps[20:60], first=20),
     ]  # fmt: skip
     left = estimated_seconds_left(records, 0.9**99)
-    assert left is not None
     assert left.seconds == pytest.approx(40 * PACE)
 
 
@@ -513,5 +490,4 @@ def test_a_forecast_of_an_endless_run_keeps_little() -> None:
         forecast.take(record)
     assert len(forecast._points.records()) <= KEPT + 1
     left = forecast.left()
-    assert left is not None
     assert left.seconds == pytest.approx(PACE * 80_000, rel=1e-3)

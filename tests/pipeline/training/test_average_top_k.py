@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.pipeline.conftest import Topline
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from tests.reference import risks as reference
-from topline import Softmax, TopKHinge, solve
+from topline import AverageTopK, Softmax, TopKHinge, UnsupportedCombinationError, open_store, solve
 from topline.pipeline.certification import certify
 from topline.pipeline.certification.sums import top_weights
-from topline.pipeline.cli import main
 from topline.pipeline.cli.table import BAD_INPUT, SHORT_OF_TOLERANCE
 from topline.pipeline.errors import CertificateMismatchError, ConfigError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.training import train
-from topline.solvers.core.problem import AverageTopK
-from topline.solvers.errors import UnsupportedCombinationError
 from topline.storage.datasets import Dataset
 from topline.storage.models import Model, load_model, save_model
-from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
 K = 90.5
@@ -83,7 +79,6 @@ def test_a_model_is_certified_from_its_cuts(folder: Path, options: dict[str, Any
     assert certificate.dual == pytest.approx(certificate.recorded_dual, rel=1e-9)
     assert certificate.infeasibility == pytest.approx(0.0, abs=1e-12)
     # The bundle method keeps the best W that it met, and its dual point makes another; fw_away has one.
-    assert certificate.w_difference is not None
     assert certificate.w_difference < 1e-9 or options.get("method") != "fw_away"
 
 
@@ -154,7 +149,6 @@ def test_an_interrupted_run_goes_on_to_the_same_model(folder: Path, model: Model
     first = trained(folder, max_passes=10)
     assert not first.solved
     second = train(TrainConfig(store=str(folder), resume=first.run, max_passes=1000), HERE)
-    assert second.certificate is not None
     assert second.certificate.certified
     found = load_model(second.model)
     for name in ("W", "cut_points", "cut_shares"):
@@ -203,18 +197,9 @@ def test_methods_that_do_not_go_with_it(folder: Path) -> None:
         trained(folder, loss="truncated_topk_entropy")
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    seen = capsys.readouterr()
-    return int(ended.value.code or 0), seen.out, seen.err
-
-
-def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "--store", str(folder), "--loss", "softmax", "--workers", "0", "--json"]
-    code, out, _ = run(capsys, *words, "--average-top", "0.2", "--C", "0.1")
-    found = json.loads(out)
-    assert code == 0
+def test_the_command_line(folder: Path, topline: Topline) -> None:
+    words = ["train", "--store", folder, "--loss", "softmax", "--workers", "0"]
+    found = topline.printed(*words, "--average-top", "0.2", "--C", "0.1")
     assert found["certificate"]["certified"]
     assert not found["collapsed"]
     assert found["average_top"] == pytest.approx(0.2 * found["n"])
@@ -230,12 +215,11 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "W and its cuts" in page
     assert "softmax, mean of the largest 20 % of the losses" in page
     assert "W = 0 is optimal" not in page
-    code, _, err = run(capsys, *words, "--average-top", "-3")
-    assert code == BAD_INPUT
-    assert "--average-top -3" in err
+    ran = topline(*words, "--average-top", "-3", "--json")
+    assert (ran.code, "--average-top -3" in ran.err) == (BAD_INPUT, True)
 
 
-def test_a_collapse_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_collapse_is_said(tmp_path: Path, topline: Topline) -> None:
     """Every row twice with two labels: the losses of half of all rows cannot all be below those of W = 0."""
     X, y = make_features(60, 4, 3)
     write_dataset(
@@ -245,13 +229,13 @@ def test_a_collapse_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         np.zeros(120, dtype=np.int8),
     )
     words = ["train", "--store", str(tmp_path / "store"), "--loss", "max_hinge", "--workers", "0"]
-    code, out, err = run(capsys, *words, "--average-top", "5")
-    assert code == SHORT_OF_TOLERANCE
-    assert "m0001 is not certified: W is 0" in err
-    assert run(capsys, "certify", str(tmp_path / "store"))[0] == code
+    ran = topline(*words, "--average-top", "5")
+    assert ran.code == SHORT_OF_TOLERANCE
+    assert "m0001 is not certified: W is 0" in ran.err
+    assert topline("certify", tmp_path / "store").code == ran.code
     page = Path(write_report(str(tmp_path / "store" / "models" / "m0001"))).read_text(encoding="utf-8")
     assert "max_hinge, mean of the largest 5 losses" in page
     assert "W = 0 is optimal to the tolerance" in page
-    assert "mean of the 5 largest losses" in out
-    assert "W = 0 is optimal to the tolerance" in out + err
-    assert "use a larger --average-top" in out + err
+    assert "mean of the 5 largest losses" in ran.out
+    assert "W = 0 is optimal to the tolerance" in ran.out + ran.err
+    assert "use a larger --average-top" in ran.out + ran.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 from distributed import Client
 
 from tests.pipeline.small_data import make_features, make_split, write_dataset
-from topline import SerialExecutor, ThreadExecutor, TopKHinge
-from topline.pipeline.cluster import DaskExecutor, open_cluster
+from topline import SerialExecutor, ThreadExecutor, TopKHinge, view_run
+from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
-from topline.pipeline.telemetry import view_run
 from topline.pipeline.training import TrainResult, train
 from topline.pipeline.training.plan import MovedDuals, plan_training
 from topline.pipeline.training.run import (
@@ -43,13 +41,6 @@ N, D, M = 300, 10, 5
 X, Y = make_features(N, D, M)
 W = np.random.default_rng(0).standard_normal((D, M))
 CUTS = (0, 1, 120, 200, N)
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Client]:
-    with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
-        assert client is not None
-        yield client
 
 
 @pytest.fixture
@@ -89,7 +80,7 @@ def test_saving_takes_a_twentieth_of_a_run_at_most() -> None:
         assert len(saves) >= (300 if cost <= 1.0 else 0.8 * SAVING_SHARE * 20_000.0 / cost)
 
 
-def test_every_executor_stores_and_loads_the_same_rows(workers: Client, place: RunPlace) -> None:
+def test_every_executor_stores_and_loads_the_same_rows(threads: Client, place: RunPlace) -> None:
     """Each saves in its own cut, with the step that waits applied; each goes on from what another saved."""
     pending_step = PendingStep(0, 0.5)
     with SerialExecutor(blocks=1) as serial:
@@ -99,7 +90,7 @@ def test_every_executor_stores_and_loads_the_same_rows(workers: Client, place: R
     executors: list[Executor] = [
         SerialExecutor(blocks=3),
         ThreadExecutor(2, bounds=CUTS),
-        DaskExecutor(workers, blocks=7),
+        DaskExecutor(threads, blocks=7),
     ]
     for number, executor in enumerate(executors):
         bound(executor).run(FindVertices(0, W))
@@ -113,9 +104,7 @@ def test_every_executor_stores_and_loads_the_same_rows(workers: Client, place: R
         executor.close()
 
 
-def test_a_disk_that_fills_under_one_worker_leaves_the_checkpoint_before(
-    workers: Client, place: RunPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_under_one_worker_leaves_the_checkpoint_before(threads, place, monkeypatch) -> None:
     """What the other worker goes on to write is nobody's, and the next save clears it away."""
     from topline.storage.stores.local import LocalStore
 
@@ -126,7 +115,7 @@ def test_a_disk_that_fills_under_one_worker_leaves_the_checkpoint_before(
             raise DiskFullError("no room is left")
         write(store, path, data)
 
-    with DaskExecutor(workers, blocks=7) as executor:
+    with DaskExecutor(threads, blocks=7) as executor:
         bound(executor)
         saved(place, executor, 1)
         with monkeypatch.context() as patch:
@@ -134,7 +123,6 @@ def test_a_disk_that_fills_under_one_worker_leaves_the_checkpoint_before(
             with pytest.raises(DiskFullError):
                 saved(place, executor, 2)
         found = find_checkpoint(place)
-        assert found is not None
         assert (found.round, found.skipped) == (1, ())
         assert all(finding.harmless for finding in verify_store(place.store))
         saved(place, executor, 3)
@@ -197,7 +185,6 @@ def test_the_model_says_what_it_started_from(store: Store) -> None:
     ]
     assert warm.parents == (first,)
     assert warm.result["start"] == {"model": first, "from": "duals", "rows": sum(same), "why": ""}
-    assert warm.certificate is not None
     assert warm.certificate["certified"]
 
 
@@ -209,7 +196,6 @@ def test_a_low_rank_model_is_the_start_of_the_exact_kernel(store: Store) -> None
     assert load_model(warm.model).record.result["start"]["from"] == "duals"
     assert first[cold.run] == 0.0 < 0.5 * warm.primal < first[warm.run] <= warm.primal
     assert warm.primal == pytest.approx(cold.primal, rel=2e-2)
-    assert warm.certificate is not None
     assert warm.certificate.certified
 
 
@@ -222,7 +208,6 @@ def test_a_model_of_nearly_the_same_rows_and_settings_is_near(store: Store) -> N
             **{"k": 2, "tol": 1e-2, "C": 3.0, **options}, store=store.url, dataset=name, start_from=first
         )
         start = plan_training(config).start
-        assert start is not None
         assert start.duals is not None
         return start.near
 
@@ -244,7 +229,6 @@ def test_frank_wolfe_goes_on_from_w_while_all_rows_are_there(store: Store) -> No
         store=store.url, dataset=datasets[2], k=2, start_from=name, keep_duals=False, **options
     )
     plan = plan_training(config)
-    assert plan.start is not None
     assert plan.start.state is not None
     problem = plan.problem
     state = plan.start.state
@@ -253,7 +237,6 @@ def test_frank_wolfe_goes_on_from_w_while_all_rows_are_there(store: Store) -> No
         first.dual * first.n, rel=1e-6
     )
     warm = fitted(store, 2, start_from=name, keep_duals=False, **options)
-    assert warm.certificate is not None
     assert warm.certificate.valid
     assert load_model(warm.model).record.result["start"]["from"] == "weights"
     gone = load_model(fitted(store, 1, start_from=name, keep_duals=False, **options).model).record

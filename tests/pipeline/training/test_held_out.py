@@ -44,11 +44,9 @@ def test_validation_rows_go_before_test_rows_and_training_rows_are_never_looked_
     split = make_split(N)
     split[:40] = SPLITS["val"]
     rows = held(stored(tmp_path / "both", split))
-    assert rows is not None
     assert (rows.rows.split, len(rows.rows)) == ("val", int((split == SPLITS["val"]).sum()))
     split[split == SPLITS["val"]] = SPLITS["train"]
     only_test = held(stored(tmp_path / "test", split))
-    assert only_test is not None
     assert (only_test.rows.split, len(only_test.rows)) == ("test", int((split == SPLITS["test"]).sum()))
     split[:] = SPLITS["train"]
     assert held(stored(tmp_path / "none", split)) is None
@@ -58,14 +56,11 @@ def test_a_model_with_a_kernel_has_no_weights_to_look_with(tmp_path: Path) -> No
     assert held(stored(tmp_path, make_split(N)), kernel="rbf") is None
 
 
-def test_the_accuracy_is_the_share_of_rows_whose_class_scores_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_accuracy_is_the_share_of_rows_whose_class_scores_most(tmp_path, monkeypatch) -> None:
     """By argmax over stored features; a tie, as with W = 0, counts against the row."""
     monkeypatch.setattr(session, "MOST_ROWS", 30)
     store = stored(tmp_path, make_split(N))
     rows = held(store, transforms=("bias",))
-    assert rows is not None
     assert len(rows.rows) == 30
     dataset = Dataset.open(store, rows.rows.dataset.info.id)
     X, places = np.asarray(dataset.rows(0, N), dtype=np.float64), rows.rows.indices
@@ -78,7 +73,6 @@ def test_the_accuracy_is_the_share_of_rows_whose_class_scores_most(
 def test_looks_come_ever_more_rarely_and_take_a_hundredth_of_the_time(tmp_path: Path) -> None:
     """Each look takes a hundredth of a second of the clock that is passed in."""
     rows = held(stored(tmp_path, make_split(N)), transforms=())
-    assert rows is not None
     now = [0.0]
 
     class Slow(HeldOutRows):
@@ -130,9 +124,7 @@ def test_a_run_records_and_shows_what_it_saw(tmp_path: Path, monkeypatch: pytest
     assert "held-out top-1" not in [tile.label for tile in tiles(quiet)]
 
 
-def test_a_training_goes_on_where_held_out_rows_can_be_read_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_training_goes_on_where_held_out_rows_can_be_read_no_more(tmp_path, monkeypatch, caplog) -> None:
     def torn(self: HeldOutRows, W: Any) -> float:
         raise IntegrityError("a shard of the test rows is torn")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn import metrics
 
+from tests.pipeline.conftest import Topline
 from tests.pipeline.small_data import small_dataset
-from topline import InvalidProblemError
+from topline import InvalidProblemError, open_store
 from topline.pipeline.certification import certify
-from topline.pipeline.cli import main
 from topline.pipeline.cli.using import ThresholdRule
 from topline.pipeline.cluster import open_cluster
 from topline.pipeline.errors import ConfigError, InputError
@@ -32,7 +31,6 @@ from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned
 from topline.solvers.names import LOSS_RULES
 from topline.storage.datasets import Dataset
 from topline.storage.models import load_model
-from topline.storage.stores import open_store
 
 N, D, M = 160, 8, 5
 NAMES = tuple(f"tag {c}" for c in "abcde")
@@ -40,7 +38,6 @@ HERE = ClusterConfig(workers=0)
 ONE_VS_ALL = ("one_vs_all_hinge", "one_vs_all_logistic")
 
 Array = np.ndarray[Any, Any]
-Topline = Callable[..., dict[str, Any]]
 
 
 def data(seed: int = 0) -> tuple[Array, Array]:
@@ -105,47 +102,20 @@ def model(store: str) -> str:
     return train(options(store), HERE).model
 
 
-@pytest.fixture
-def topline(capsys: pytest.CaptureFixture[str]) -> Topline:
-    def run(*words: str) -> dict[str, Any]:
-        with pytest.raises(SystemExit) as ended:
-            main([*map(str, words), "--json"])
-        seen = capsys.readouterr()
-        assert ended.value.code in (None, 0), seen.err
-        found = json.loads(seen.out)
-        assert isinstance(found, dict)
-        return found
-
-    return run
-
-
-@pytest.fixture
-def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    def run(*words: str) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(list(map(str, words)))
-        seen = capsys.readouterr()
-        assert ended.value.code
-        assert "Traceback" not in seen.err
-        return seen.err
-
-    return run
-
-
 def test_from_the_import_to_the_predictions_by_the_command_line(tmp_path: Path, topline: Topline) -> None:
     """What each step prints fits the next; the table holds what scores above the threshold."""
     place = imported(tmp_path / "store")
-    trained = topline(
+    trained = topline.printed(
         "train", "--store", place, "--loss", "multilabel_hinge", "--smoothing", "1", "--workers", "0"
     )
     assert trained["certificate"]["certified"]
     assert trained["relative_gap"] <= 1e-3
-    assert topline("certify", trained["model"])["rests_on"] == "A"
-    measured = topline("evaluate", trained["model"], "--threshold-for", "hamming_loss")
+    assert topline.printed("certify", trained["model"])["rests_on"] == "A"
+    measured = topline.printed("evaluate", trained["model"], "--threshold-for", "hamming_loss")
     assert measured["threshold"]["rule"] == "hamming_loss"
     assert measured["threshold"]["split"] == "val"
     table = ("--output", tmp_path / "p.parquet", "--workers", "0")
-    predicted = topline("predict", trained["model"], "--dataset", "latest", *table)
+    predicted = topline.printed("predict", trained["model"], "--dataset", "latest", *table)
     assert predicted["threshold"] == measured["threshold"]["value"]
     assert predicted["top_k"] == M
     lines = pq.read_table(tmp_path / "p.parquet").to_pylist()
@@ -157,14 +127,13 @@ def test_from_the_import_to_the_predictions_by_the_command_line(tmp_path: Path, 
         assert line["classes"] == [NAMES[j] for j in best]
         assert line["scores"] == pytest.approx(scores[row, best], rel=1e-6)
     assert {len(line["classes"]) for line in lines} >= {0, 1, 2}
-    listed = topline("models", "list", "--store", place)["models"]
+    listed = topline.printed("models", "list", "--store", place)["models"]
     assert listed[0]["mean_average_precision"] == measured["mean_average_precision"]
-    assert topline("fsck", place)["findings"] == []
+    assert topline.printed("fsck", place)["findings"] == []
 
 
 def test_metrics_are_scikit_learns_on_the_scores_of_the_model(store: str, model: str) -> None:
     found = evaluate(model, "test", threshold_for="f1_macro")
-    assert isinstance(found, MultilabelEvaluation)
     relevant, scores = rows_of(store, "test", model)
     predicted = scores > found.threshold.value
     assert found.rows == len(relevant)
@@ -190,7 +159,6 @@ def test_metrics_are_scikit_learns_on_the_scores_of_the_model(store: str, model:
 def test_the_threshold_is_the_best_one_on_the_validation_rows(store: str, model: str) -> None:
     relevant, scores = rows_of(store, "val", model)
     found = evaluate(model, "test", threshold_for="f1_micro")
-    assert isinstance(found, MultilabelEvaluation)
 
     def at(threshold: float) -> float:
         return float(metrics.f1_score(relevant, scores > threshold, average="micro", zero_division=0))
@@ -199,15 +167,12 @@ def test_the_threshold_is_the_best_one_on_the_validation_rows(store: str, model:
     assert found.tuned["f1_micro"].value == found.metrics["f1_micro"]
 
 
-def test_of_very_many_rows_every_third_chooses_the_threshold(
-    store: str, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_very_many_rows_every_third_chooses_the_threshold(store, model, monkeypatch) -> None:
     relevant, scores = rows_of(store, "val", model)
     monkeypatch.setattr("topline.pipeline.evaluation.measurement.TUNING_SCORES", scores.size // 3 + 1)
     found = [evaluate(model, split) for split in ("test", "val")]
     expected = tuned_thresholds(relevant[::3], scores[::3], 0.0)["f1_micro"]
     for one in found:
-        assert isinstance(one, MultilabelEvaluation)
         assert one.threshold.rows == len(scores[::3])
         assert one.threshold.value == pytest.approx(expected, abs=1e-6)
 
@@ -215,7 +180,6 @@ def test_of_very_many_rows_every_third_chooses_the_threshold(
 def test_without_validation_rows_the_threshold_comes_from_training_rows(tmp_path: Path) -> None:
     made = train(options(imported(tmp_path / "store", splits="train train test"), tol=1e-2), HERE)
     found = evaluate(made.model, threshold_for="cardinality")
-    assert isinstance(found, MultilabelEvaluation)
     assert (found.threshold.split, found.threshold.rows) == ("train", made.n)
     with pytest.raises(InputError, match="has no val rows to evaluate on"):
         evaluate(made.model, "val")
@@ -235,16 +199,13 @@ def test_without_validation_rows_the_threshold_comes_from_training_rows(tmp_path
     ],
     ids=str,
 )
-def test_every_loss_of_label_sets_is_trained_and_certified(
-    tmp_path: Path, store: str, loss: str, more: dict[str, Any]
-) -> None:
+def test_every_loss_of_label_sets_is_trained_and_certified(tmp_path, store, loss, more) -> None:
     if loss == "multilabel_softmax":
         Y = data()[1]
         Y[~Y.any(axis=1), 0] = True
         store = imported(tmp_path / "store", Y)
     made = train(options(store, loss=loss, **more), HERE)
     assert made.solved
-    assert made.certificate is not None
     assert made.certificate.certified
     assert made.certificate.primal == pytest.approx(made.primal, rel=1e-6)
     again = certify(made.model)
@@ -279,9 +240,7 @@ def test_a_model_starts_from_an_earlier_one(store: str, model: str) -> None:
 
 
 @pytest.mark.parametrize("loss", sorted({*LOSS_RULES} - {"structured_hinge", *ONE_VS_ALL}))
-def test_losses_and_rows_that_do_not_go_together_are_refused_by_name(
-    tmp_path: Path, store: str, loss: str
-) -> None:
+def test_losses_and_rows_that_do_not_go_together_are_refused_by_name(tmp_path, store, loss) -> None:
     if loss.startswith("multilabel"):
         small_dataset(tmp_path / "single", n=80)
         with pytest.raises(ConfigError, match=f"{loss} is for rows with several labels, and dataset d0001"):
@@ -311,29 +270,25 @@ def test_rows_without_labels_are_none_for_the_softmax(store: str) -> None:
         ("evaluate MODEL --split val --threshold-for f1", "--threshold-for"),
     ],
 )
-def test_what_is_for_one_label_a_row_is_refused(
-    store: str, model: str, refusal: Callable[..., str], words: str, message: str
-) -> None:
-    said = refusal(*(word.replace("STORE", store).replace("MODEL", model) for word in words.split()))
+def test_what_is_for_one_label_a_row_is_refused(store, model, topline, words, message) -> None:
+    said = topline.refused(*(word.replace("STORE", store).replace("MODEL", model) for word in words.split()))
     assert message in said
 
 
-def test_a_prediction_needs_a_threshold(store: str, topline: Topline, refusal: Callable[..., str]) -> None:
+def test_a_prediction_needs_a_threshold(store: str, topline: Topline) -> None:
     made = train(options(store, tol=0.1, certify=False), HERE)
     words = ("predict", made.model, "--dataset", "latest", "--workers", "0")
-    assert "has no threshold yet" in refusal(*words)
-    assert topline(*words, "--threshold", "0.5", "--top-k", "2")["top_k"] == 2
+    assert "has no threshold yet" in topline.refused(*words)
+    assert topline.printed(*words, "--threshold", "0.5", "--top-k", "2")["top_k"] == 2
 
 
-def test_thresholds_are_not_for_single_labels(
-    tmp_path: Path, refusal: Callable[..., str], model: str
-) -> None:
+def test_thresholds_are_not_for_single_labels(tmp_path: Path, topline: Topline, model: str) -> None:
     small_dataset(tmp_path / "single", n=80)
     made = train(TrainConfig(store=str(tmp_path / "single"), tol=0.1, certify=False), HERE)
     with pytest.raises(ConfigError, match="not chosen by 'f1': use one of f1_micro, "):
         evaluate(model, threshold_for="f1")
-    assert "takes no threshold" in refusal("evaluate", made.model, "--threshold-for", "f1_micro")
-    said = refusal("predict", made.model, "--dataset", "latest", "--threshold", "0", "--workers", "0")
+    assert "takes no threshold" in topline.refused("evaluate", made.model, "--threshold-for", "f1_micro")
+    said = topline.refused("predict", made.model, "--dataset", "latest", "--threshold", "0", "--workers", "0")
     assert "leave --threshold out" in said
 
 
@@ -343,14 +298,16 @@ def test_the_command_line_knows_every_rule() -> None:
 
 def test_two_models_are_not_compared_by_topk_accuracy(store: str, model: str, topline: Topline) -> None:
     other = train(options(store, tol=0.1, certify=False), HERE).model
-    found = topline("models", "compare", model, other)
+    found = topline.printed("models", "compare", model, other)
     assert "rows with several labels" in json.dumps(found)
 
 
 def test_exports_hold_scores_and_threshold(tmp_path: Path, model: str, topline: Topline) -> None:
     evaluate(model)
     for form in ("npz", "onnx", "safetensors"):
-        assert topline("export", model, "--format", form, "--output", tmp_path / f"m.{form}")["dataset_rows"]
+        assert topline.printed("export", model, "--format", form, "--output", tmp_path / f"m.{form}")[
+            "dataset_rows"
+        ]
     with np.load(tmp_path / "m.npz") as content:
         said = json.loads(str(content["record"]))
     assert said["multilabel"]
@@ -359,7 +316,6 @@ def test_exports_hold_scores_and_threshold(tmp_path: Path, model: str, topline: 
 
 def test_the_report_shows_metrics_threshold_and_labels(tmp_path: Path, model: str) -> None:
     found = evaluate(model)
-    assert isinstance(found, MultilabelEvaluation)
     page = Path(write_report(model, tmp_path / "r.html")).read_text(encoding="utf-8")
     shown = ("mean average precision", "rank loss", "F1, micro-averaged", "Labels, worst", *NAMES)
     for text in (*shown, found.threshold.text()):
@@ -373,10 +329,9 @@ def test_emotions_from_mulans_files(shared_data: Path, tmp_path: Path, topline: 
     folder = shared_data / "multilabel_emotions"
     place = str(tmp_path / "store")
     files = ("--features", folder / "emotions-train.arff.gz", "--labels", folder / "emotions.xml")
-    found = topline("import", *files, "--store", place, "--test-share", "0.25")
+    found = topline.printed("import", *files, "--store", place, "--test-share", "0.25")
     assert (found["n"], found["d"], found["m"], found["label_sets"]) == (391, 72, 6, 26)
     assert found["class_names"][0] == "amazed-suprised"
     made = train(options(place, C=0.01, transforms="standardize,bias"), HERE)
-    assert made.certificate is not None
     assert made.certificate.certified
-    assert topline("evaluate", made.model)["rank_loss"] < 0.25
+    assert topline.printed("evaluate", made.model)["rank_loss"] < 0.25

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.pipeline.small_data import make_features, write_dataset
-from topline import MaxHinge, SolveResult, Status, solve
+from topline import MaxHinge, SolveResult, Status, open_store, solve
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
 from topline.pipeline.training import train
@@ -18,7 +18,6 @@ from topline.solvers.core import rows as solver_rows
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset
 from topline.storage.models import load_model
-from topline.storage.stores import open_store
 
 N, D, M, C = 1500, 16, 5, 0.3
 #: The same operations in the same precision and order, on the same numbers.

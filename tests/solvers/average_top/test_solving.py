@@ -9,7 +9,8 @@ from scipy.optimize import linprog
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC, NuSVC, NuSVR
 
-from tests.reference.average_top import loss_values, objective, optimum, sorted_average
+from tests.reference.average_top import loss_values, objective, optimum
+from tests.reference.risks import mean_of_largest
 from tests.reproduce.average_top.certificates import certify
 from tests.solvers.average_top.problems import (
     BINARY,
@@ -325,7 +326,7 @@ def test_it_is_the_maximum_over_its_weights(k) -> None:
     n = len(LOSSES)
     program = linprog(-LOSSES, A_ub=np.ones((1, n)), b_ub=[1.0], bounds=[(0.0, 1.0 / k)] * n)
     assert average_top(LOSSES, k) == pytest.approx(-program.fun, rel=1e-12)
-    assert average_top(LOSSES, k) == pytest.approx(sorted_average(LOSSES, k), rel=1e-14)
+    assert average_top(LOSSES, k) == pytest.approx(mean_of_largest(LOSSES, k), rel=1e-14)
     p = top_weights(LOSSES, k)
     assert p @ LOSSES == pytest.approx(average_top(LOSSES, k), rel=1e-14)
     assert p.max() <= 1.0 / k
@@ -359,7 +360,7 @@ def test_the_variational_form_has_the_factor_that_the_paper_hides(k) -> None:
     """Erratum h4: the minimum of eq. 2 is (k/n) AT_k, and the k-th largest loss attains it."""
     n = len(LOSSES)
     at_least = min(variational(LOSSES, k, t) for t in np.concatenate([[0.0], LOSSES]))
-    assert at_least == pytest.approx(k / n * sorted_average(LOSSES, k), rel=1e-13)
+    assert at_least == pytest.approx(k / n * mean_of_largest(LOSSES, k), rel=1e-13)
     assert variational(LOSSES, k, kth_largest(LOSSES, k)) == pytest.approx(at_least, rel=1e-13)
 
 
@@ -414,7 +415,7 @@ def test_values_are_those_of_the_kernel_matrix(name) -> None:
     c, C = result.coefficients, C_from_equation_3(4.0, 25, N)
     assert result.status is Status.SOLVED
     assert result.relative_gap <= 1e-10
-    primal = sorted_average(loss_values(name, scores, y), 25) + c @ K @ c / (2.0 * C)
+    primal = mean_of_largest(loss_values(name, scores, y), 25) + c @ K @ c / (2.0 * C)
     assert result.primal == pytest.approx(primal, rel=1e-13)
     dual = result.bound.b - 0.5 * C * result.bound.u @ K @ result.bound.u
     assert result.dual == pytest.approx(dual, rel=1e-12)

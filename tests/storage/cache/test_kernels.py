@@ -32,7 +32,6 @@ def test_a_kernel_comes_back_as_it_was(tmp_path: Path) -> None:
     assert cache_key({"gamma": 0.5, "dataset": "d1"}) == key != cache_key({"dataset": "d1", "gamma": 0.6})
     written = write(store, key)
     for kernel in (written, StoredKernel.find(store, key), pickle.loads(pickle.dumps(written))):
-        assert kernel is not None
         np.testing.assert_array_equal(kernel.matrix.rows(3, 61), K[3:61])
         np.testing.assert_array_equal(kernel.factor.rows(0, 70), F)
         assert kernel.facts == {"rows": 70}

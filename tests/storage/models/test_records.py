@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import pickle
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +14,6 @@ from tests.storage.samples import bucket_when_slow
 from tests.storage.test_integrity import flip_first
 from topline.storage.arrays import DualSource, from_rows
 from topline.storage.errors import (
-    ConflictError,
     FormatError,
     IncompleteError,
     IntegrityError,
@@ -37,7 +35,7 @@ from topline.storage.models import (
 from topline.storage.models.records import unfinished_models
 from topline.storage.records import digest_json
 from topline.storage.retention import RetentionPolicy, prune
-from topline.storage.stores import CommitLog, Store, open_store
+from topline.storage.stores import CommitLog, Store
 from topline.storage.stores.sealed import sealed
 from topline.storage.verification import verify_store
 
@@ -266,27 +264,6 @@ def test_a_deleted_model_is_not_rolled_back_to(local_store: Store) -> None:
     assert decide(local_store, ("rollback", "m0001")).champion == "m0001"
     standing = decide(local_store, ("promote", "m0004"), ("promote", "m0001"), ("delete", "m0004"))
     assert (standing.champion, standing.former) == ("m0001", ())
-
-
-def _race(arguments: tuple[str, int]) -> str:
-    url, number = arguments
-    try:
-        record_decision(open_store(url), Standing(), entry("promote", f"m{number:04d}", f"r{number:04d}"))
-    except ConflictError as error:
-        return str(error)
-    return ""
-
-
-def test_one_racer_wins_and_the_others_are_told_who(local_store: Store) -> None:
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        said = pool.map(_race, [(local_store.url, number) for number in range(1, 9)], chunksize=1)
-    standing = read_standing(local_store)
-    assert standing.seq == 1
-    assert said.count("") == 1
-    winner = standing.entries[0]
-    assert winner.model == f"m{said.index('') + 1:04d}"
-    for text in filter(None, said):
-        assert f"meanwhile {winner.model} was promoted by {winner.by} at {winner.when}" in text
 
 
 def test_a_damaged_log_is_named_by_everybody(local_store: Store) -> None:

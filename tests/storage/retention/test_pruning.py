@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,25 +14,11 @@ import pytest
 
 from tests.storage.datasets.test_racing_commits import Killed, Watched, killed
 from tests.storage.models.test_records import ARRAYS, record
-from tests.storage.samples import (
-    CLASSES,
-    assignments,
-    begin,
-    dense,
-    write_dataset,
-    write_units,
-)
+from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, DatasetWriter, list_datasets
 from topline.storage.errors import IntegrityError, NotFoundError
-from topline.storage.models import (
-    DecisionRecord,
-    list_models,
-    load_model,
-    read_standing,
-    record_decision,
-    save_model,
-)
+from topline.storage.models import DecisionRecord, list_models, read_standing, record_decision, save_model
 from topline.storage.retention import RetentionPolicy, plan_pruning, prune
 from topline.storage.runs import create_run, finish_run, list_runs, read_run
 from topline.storage.stores import Store, open_store
@@ -144,52 +128,8 @@ def test_an_object_store_keeps_the_bytes_for_a_day(memory_store: Store) -> None:
     assert [finding for finding in verify_store(memory_store) if not finding.harmless] == []
 
 
-def _acted(act: Any, *args: Any) -> None:
-    """Act and be gone: at the end of a fork of a process that has run a flow Prefect fails."""
-    act(*args)
-    os._exit(0)
-
-
-@contextmanager
-def process(act: Any, store: Store, *args: Any) -> Iterator[tuple[Any, Any]]:
-    """Run `act(url, ready, go, ...)` in another process, which must succeed; give the two events."""
-    ready, go = FORK.Event(), FORK.Event()
-    worker = FORK.Process(target=_acted, args=(act, store.url, ready, go, *args))
-    worker.start()
-    try:
-        yield ready, go
-        go.set()
-        worker.join(PATIENCE)
-        assert worker.exitcode == 0
-    finally:
-        worker.kill()
-
-
-def read_slowly(url: str, ready: Any, go: Any, info: DatasetInfo) -> None:
-    """Open a dataset and a model, and read them only once told to."""
-    store = open_store(url)
-    dataset, model = Dataset(store, info), load_model(f"{url}/models/m0003")
-    ready.set()
-    assert go.wait(PATIENCE)
-    assert dataset.rows(0, 60).shape == (60, 4)
-    assert model.array("W").shape == ARRAYS["W"].shape
-
-
-def test_who_reads_is_not_hurt(local_store: Store) -> None:
-    infos = filled(local_store)
-    with process(read_slowly, local_store, infos[2]) as (ready, _):
-        assert ready.wait(PATIENCE)
-        done = prune(local_store, NEWEST, later())
-        assert {item.name for item in done.in_use} == {"m0003", infos[2].id}
-        assert [info.seq for info in list_datasets(local_store)] == [1, 2, 3, 5]
-    assert prune(local_store, NEWEST, later()).in_use == ()
-    assert [info.seq for info in list_datasets(local_store)] == [1, 2, 5]
-    assert verify_store(local_store) == []
-
-
 def die_while_pruning(url: str) -> None:
     """Fall dead with half of the files of a dataset deleted."""
-    import os
     import signal
 
     store = open_store(url)
@@ -199,10 +139,10 @@ def die_while_pruning(url: str) -> None:
         if not path.startswith("datasets/"):
             delete_tree(self, path)
             return
-        (self.local_path / path / "files.json").unlink()  # type: ignore[operator]
+        (self.local_path / path / "files.json").unlink()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    type(store).delete_tree = dying  # type: ignore[method-assign]
+    type(store).delete_tree = dying
     prune(store, NEWEST, later())
 
 

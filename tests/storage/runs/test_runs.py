@@ -136,7 +136,6 @@ def test_a_killed_writer_leaves_whole_records(local_store: Store) -> None:
     )
     root = Path(__file__).resolve().parents[3]
     child = subprocess.Popen([sys.executable, "-c", code, local_store.url], cwd=root, stdout=subprocess.PIPE)
-    assert child.stdout is not None
     child.stdout.readline()
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
@@ -150,7 +149,6 @@ def test_a_checkpoint_comes_back(any_store: Store) -> None:
     assert latest_checkpoint(any_store, "r0001") is None
     save(any_store, 7, alpha=[1, 2])
     found = latest_checkpoint(any_store, "r0001", fingerprint=PRINT)
-    assert found is not None
     assert (found.run_id, found.round, found.skipped) == ("r0001", 7, ())
     np.testing.assert_array_equal(found.arrays["W"], np.full((4, 3), 7.0))
     assert found.meta == {"fingerprint": PRINT, "dual": 0.5, "alpha": [1, 2]}
@@ -161,7 +159,6 @@ def test_a_checkpoint_comes_back(any_store: Store) -> None:
 def test_a_checkpoint_without_duals(local_store: Store) -> None:
     save_checkpoint(local_store, "r0001", 1, {"W": A}, None, {})
     found = latest_checkpoint(local_store, "r0001")
-    assert found is not None
     assert not found.has_duals
     with pytest.raises(NotFoundError, match="without dual variables"):
         found.dual_blocks().rows(0, 1)
@@ -180,7 +177,6 @@ def test_a_round_saved_again_is_replaced(local_store: Store) -> None:
     save(local_store, 5, dual=1)
     save(local_store, 5, dual=2)
     found = latest_checkpoint(local_store, "r0001")
-    assert found is not None
     assert found.meta["dual"] == 2
     assert len(local_store.list("runs/r0001/checkpoints")) == 2
 
@@ -195,7 +191,6 @@ def test_a_writer_stopped_in_the_middle_changes_nothing(local_store: Store) -> N
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(local_store, "r0001", 2, {"W": A}, from_rows(stopped()), {})
     found = latest_checkpoint(local_store, "r0001")
-    assert found is not None
     assert found.round == 1
     save(local_store, 3)
     assert len(local_store.list("runs/r0001/checkpoints")) == 4, "the leftover is swept by the next one"
@@ -205,9 +200,7 @@ def test_a_writer_stopped_in_the_middle_changes_nothing(local_store: Store) -> N
     ("changes", "names"),
     [({"C": 2.0}, "its C changed"), ({"loss": {"k": 6}, "extra": 1}, "its extra, loss changed")],
 )
-def test_another_fingerprint_is_refused_by_name(
-    local_store: Store, changes: dict[str, Any], names: str
-) -> None:
+def test_another_fingerprint_is_refused_by_name(local_store, changes, names) -> None:
     save(local_store, 1)
     with pytest.raises(MismatchError, match=names):
         latest_checkpoint(local_store, "r0001", fingerprint={**PRINT, **changes})
@@ -234,7 +227,6 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(local_store: Store, vi
     else:
         local_store.write_bytes(path, b"")
     found = latest_checkpoint(local_store, "r0001")
-    assert found is not None
     assert found.round == 1
     assert len(found.skipped) == 1
     assert "checkpoint 2 of run r0001" in found.skipped[0]
@@ -250,7 +242,6 @@ def test_only_damaged_checkpoints_are_an_error(local_store: Store) -> None:
 def test_duals_that_flip_after_the_check_are_noticed_when_they_are_read(local_store: Store) -> None:
     save(local_store, 1)
     found = latest_checkpoint(local_store, "r0001")
-    assert found is not None
     (folder,) = (name for name in local_store.list("runs/r0001/checkpoints") if name.startswith("00000001-"))
     flip_first(local_store, f"runs/r0001/checkpoints/{folder}/duals/000000000000-000000000050")
     with pytest.raises(IntegrityError, match=r"duals of checkpoint 1 of run r0001: .* is damaged"):
@@ -298,7 +289,6 @@ def killed(any_shared_store: Store) -> Iterator[tuple[Store, str]]:
     run = create_run(store, {})
     words = [sys.executable, "-c", HOLDER, store.url, run]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         who = re.escape(f"process {holder.pid} ")
         with pytest.raises(LeaseHeldError, match=who), run_lock(store, run, terms=SILENT):
@@ -423,9 +413,7 @@ def test_a_run_that_is_resumed_goes_on_behind_its_end(local_store: Store) -> Non
         finish_run(local_store, run, {"status": "max_passes"})
 
 
-def test_an_object_is_never_rewritten_beyond_a_part(
-    memory_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_is_never_rewritten_beyond_a_part(memory_store, monkeypatch) -> None:
     monkeypatch.setattr(history_module, "_PART_BYTES", 200)
     reader = HistoryReader(memory_store, "r0001")
     read = []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.processes import run_program
 from tests.small_disk import small_disk
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
 from topline.storage.arrays import ChunkPlan
@@ -43,9 +44,7 @@ def test_what_is_unique_is_there_once(any_store: Store) -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("ask", [CommitLog.numbers, lambda log: log.append({})], ids=["read", "append"])
-def test_a_missing_record_is_noticed(
-    local_store: Store, number: int, ask: Callable[[CommitLog], object]
-) -> None:
+def test_a_missing_record_is_noticed(local_store, number, ask) -> None:
     log = CommitLog(local_store, "things")
     for n in range(3):
         log.append({"n": n})
@@ -170,9 +169,7 @@ def test_heads_of_others_are_noticed(local_store: Store) -> None:
     assert list(log.findings("log")) == []
 
 
-def test_signed_records_are_read_with_their_key_alone(
-    local_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signed_records_are_read_with_their_key_alone(local_store, monkeypatch) -> None:
     log = CommitLog(local_store, "things")
     log.append({"n": 0})
     monkeypatch.setenv(STORE_KEY, "a secret")
@@ -242,13 +239,7 @@ except StorageError as error:
 
 
 def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-X", "dev", "-c", code, *args],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    return run_program([sys.executable, "-X", "dev", "-c", code, *args], cwd=ROOT)
 
 
 @pytest.fixture
@@ -320,7 +311,6 @@ def test_a_model_or_checkpoint_that_finds_no_room_leaves_none(disk: Path) -> Non
     with pytest.raises(DiskFullError):
         save_model(store, record(), {"W": large})
     kept = latest_checkpoint(store, "r0001")
-    assert kept is not None
     assert kept.round == 1
     assert list_models(store) == []
     assert (store.free_bytes() or 0) > 3_000_000, "what did not fit was removed again"

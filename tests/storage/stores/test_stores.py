@@ -24,6 +24,7 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 
 from tests.contracts.store_contract import StoreContract
+from tests.processes import run_program
 from tests.storage.bucket import served_bucket
 from topline.storage.errors import (
     AccessError,
@@ -33,10 +34,9 @@ from topline.storage.errors import (
     UnsafePathError,
     UnsupportedURLError,
 )
-from topline.storage.stores import Store, held_lease, masked, open_store, split_url
+from topline.storage.stores import Store, held_lease, masked, open_store, parse_url, split_url
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.objects import ObjectStore
-from topline.storage.stores.urls import parse_url
 
 
 class TestLocalStore(StoreContract):
@@ -151,9 +151,7 @@ def test_no_file_in_the_making_stays_behind(local_store: Store, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("refused", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_links_or_exclusive_renames_is_named(
-    bare_store: Store, monkeypatch: pytest.MonkeyPatch, refused: int
-) -> None:
+def test_a_file_system_without_links_or_exclusive_renames_is_named(bare_store, monkeypatch, refused) -> None:
     def rename(*_: object) -> int:
         ctypes.set_errno(refused)
         return -1
@@ -165,9 +163,7 @@ def test_a_file_system_without_links_or_exclusive_renames_is_named(
 
 
 @pytest.mark.parametrize("call", ["link", "fsync", "flock"])
-def test_a_call_that_fails_is_not_taken_for_one_that_is_missing(
-    local_store: Store, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_call_that_fails_is_not_taken_for_one_that_is_missing(local_store, monkeypatch, call) -> None:
     assert local_store.locks
 
     def broken(*_: object) -> None:
@@ -178,9 +174,7 @@ def test_a_call_that_fails_is_not_taken_for_one_that_is_missing(
         pass
 
 
-def test_a_write_is_on_the_disk_before_it_is_seen(
-    local_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_is_on_the_disk_before_it_is_seen(local_store, monkeypatch) -> None:
     events: list[str] = []
     fsync, link, replace = os.fsync, os.link, Path.replace
 
@@ -207,9 +201,7 @@ def test_a_write_is_on_the_disk_before_it_is_seen(
 
 
 @pytest.mark.parametrize("write", ["write_bytes", "put_if_absent"])
-def test_a_write_into_a_folder_that_others_remove(
-    local_store: Store, monkeypatch: pytest.MonkeyPatch, write: str
-) -> None:
+def test_a_write_into_a_folder_that_others_remove(local_store, monkeypatch, write) -> None:
     fsync, removed = os.fsync, []
 
     def removing(descriptor: int) -> None:
@@ -278,9 +270,7 @@ def test_free_bytes(local_store: Store, memory_store: Store) -> None:
     assert memory_store.free_bytes() is None
 
 
-def test_what_the_kernel_would_not_let_be_written(
-    local_store: Store, memory_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_kernel_would_not_let_be_written(local_store, memory_store, monkeypatch) -> None:
     assert local_store.is_writable()
     assert memory_store.is_writable()
     # The superuser, as whom tests may run, is let everywhere but on a read-only mount.
@@ -334,12 +324,8 @@ def test_a_bucket_that_is_not_there(s3_bucket: str) -> None:
         store.read_bytes("a")
 
 
-def test_an_object_store_out_of_reach_says_so_without_secrets(
-    s3_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_store_out_of_reach_says_so_without_secrets(s3_store, monkeypatch) -> None:
     import botocore.exceptions
-
-    assert isinstance(s3_store, ObjectStore)
 
     class Driver:
         def cat_file(self, *_: object, **__: object) -> bytes:
@@ -389,12 +375,9 @@ def test_a_bucket_whose_conditions_do_not_hold_is_refused_before_anything_is_wri
     assert not there
 
 
-def test_conditions_are_looked_at_once_a_bucket_and_leave_nothing(
-    s3_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_conditions_are_looked_at_once_a_bucket_and_leave_nothing(s3_store, monkeypatch) -> None:
     import topline.storage.stores.objects as module
 
-    assert isinstance(s3_store, ObjectStore)
     monkeypatch.setattr(module, "_CONDITIONAL", set())
     puts: list[str] = []
     created = ObjectStore._created
@@ -411,9 +394,7 @@ def test_conditions_are_looked_at_once_a_bucket_and_leave_nothing(
     assert [key.rpartition("/")[2] == "a" for key in puts] == [False, False, False, True, True]
 
 
-def test_a_conditional_write_under_way_elsewhere_is_tried_again(
-    s3_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conditional_write_under_way_elsewhere_is_tried_again(s3_store, monkeypatch) -> None:
     import errno
 
     import topline.storage.stores.objects as module
@@ -483,7 +464,7 @@ def test_repetitions_are_counted_without_what_drivers_say_for_debugging(name: st
         f"logging.getLogger({name!r}).debug('a secret of the driver')\n"
         f"logging.getLogger({name!r}).warning('what it warns of')\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    said = run_program([sys.executable, "-c", code], check=True).stderr
     assert "secret" not in said
     assert "what it warns of" in said
 
