@@ -34,8 +34,9 @@ def main(words: list[str] | None = None) -> int:
 
 
 def tell(outcome: Outcome) -> None:
-    if not outcome.killed:
-        print(f"survived: {outcome.mutant.place}  {outcome.mutant.text}", flush=True)
+    if outcome.stopped or not outcome.killed:
+        said = "took too long" if outcome.stopped else "survived"
+        print(f"{said}: {outcome.mutant.place}  {outcome.mutant.text}", flush=True)
 
 
 if __name__ == "__main__":

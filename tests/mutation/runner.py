@@ -53,11 +53,21 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests said of a change: `killed` where they failed or took too long, else it survived."""
+    """What the tests said of a change: `killed` where they failed or were `stopped`, else it survived."""
 
     mutant: Mutant
-    killed: bool
+    code: int
     seconds: float
+
+    @property
+    def killed(self) -> bool:
+        """Whether a test noticed the change, by its answer or by its time."""
+        return self.code != 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the tests took too long and a signal ended them."""
+        return self.code < 0
 
 
 def mutants_of(target: Target) -> list[Mutant]:
@@ -123,8 +133,8 @@ def try_all(
 def _read(log: Path) -> Iterator[Outcome]:
     for line in log.read_text(encoding="utf-8").splitlines(keepends=True):
         if line.endswith("\n"):
-            mutant, killed, seconds = json.loads(line)
-            yield Outcome(Mutant(**mutant), killed, seconds)
+            mutant, code, seconds = json.loads(line)
+            yield Outcome(Mutant(**mutant), code, seconds)
 
 
 def copy_checkout(folder: Path) -> Path:
@@ -192,7 +202,7 @@ def _try_some(target: Target, mutants: list[Mutant], copy: Path, log: Path) -> N
         finally:
             path.write_text(source, encoding="utf-8")
         with log.open("a", encoding="utf-8") as out:
-            out.write(json.dumps([vars(mutant), code != 0, round(seconds, 2)]) + "\n")
+            out.write(json.dumps([vars(mutant), code, round(seconds, 2)]) + "\n")
 
 
 def _changed(source: str, index: int) -> str:

@@ -31,19 +31,14 @@ TARGETS: Mapping[str, Target] = {
         ("tests/storage/stores/test_commit_log.py", "tests/simulation/test_simulation.py"),
         without="not s3 and not racing",
     ),
-    "lease": Target(
-        ("storage.stores.lease",),
-        ("tests/storage/stores/test_lease.py",),
-        without="not s3",
-    ),
-    "promotion": Target(
-        ("pipeline.registry.promotion",),
-        ("tests/pipeline/registry/test_promotion.py",),
-    ),
+    "lease": Target(("storage.stores.lease",), ("tests/storage/stores/test_lease.py",), without="not s3"),
+    "promotion": Target(("pipeline.registry.promotion",), ("tests/pipeline/registry/test_promotion.py",)),
     "partition": Target(("pipeline.rows.partition",), ("tests/pipeline/rows/test_partition.py",)),
-    "line_search": Target(
-        ("solvers.methods.step_rules",),
-        ("tests/solvers/methods/test_line_search.py",),
+    "line_search": Target(("solvers.methods.step_rules",), ("tests/solvers/methods/test_line_search.py",)),
+    "dual_rows": Target(
+        ("solvers.core.codec", "solvers.core.dual_rows"),
+        ("tests/solvers/core/test_codec.py", "tests/solvers/core/test_dual_rows.py"),
+        without="not same_bits and not another_process and not bitwise and not Packed and not certified",
     ),
     "projections": Target(("solvers.projections",), ("tests/solvers/projections",), compiled=True),
 }

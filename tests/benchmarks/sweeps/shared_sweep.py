@@ -22,12 +22,12 @@ import numpy as np
 
 from tests.benchmarks.datasets import DATA_DIR, load, relu_features
 from tests.benchmarks.harness import read_options
-from tests.benchmarks.sweeps.sweep_cost import fits_from_zero
+from tests.benchmarks.sweeps import same_choice
 from tests.pipeline.small_data import write_dataset
-from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
+from topline.pipeline.options import Cell, ClusterConfig, SweepConfig, TrainConfig
 from topline.pipeline.sweep import plan as memory
 from topline.pipeline.sweep import search
-from topline.pipeline.sweep.plan import plan_sweep, variant_of
+from topline.pipeline.sweep.plan import plan_sweep
 from topline.pipeline.training import train
 from topline.storage.stores import open_store
 
@@ -54,17 +54,15 @@ def swept(config, cluster, *, shared):
 
 def one_by_one(config, best):
     """Solve all cells from zero, print what that costs, and give how far the best is above the choice."""
-    plan, clock, passes, means = plan_sweep(config), Clock(), 0, {}
-    for path in plan.paths:
-        spent, _, found = fits_from_zero(plan, path)
-        passes += spent
-        means |= {(variant_of(path), C): mean for C, mean in found.items()}
+    clock = Clock()
+    hits, passes = same_choice.one_by_one(plan_sweep(config), config.tol)
+    means = {cell: rows.mean() for cell, rows in hits.items()}
     cpu, _ = clock.read()
-    top = max(means, key=lambda cell: means[cell])
-    lost = means[top] - means[best.variant, best.C]
+    top = same_choice.best_of(hits)
+    lost = means[top] - means[Cell(best.variant, best.C)]
     print(
         f"one by one     : {len(means)} cells, {passes:,} passes, {cpu:.1f} CPU s;"
-        f" best {top[0].name} C {top[1]:g} {means[top]:.4f}, the sweep's choice is {lost:.4f} below it"
+        f" best {top.variant.name} C {top.C:g} {means[top]:.4f}, the sweep's choice is {lost:.4f} below it"
     )
     return {"one_by_one": passes, "lost": lost, "cpu_one_by_one": cpu}
 

@@ -19,32 +19,14 @@ import numpy as np
 
 from tests.benchmarks.datasets import DATA_DIR, load
 from tests.benchmarks.harness import HERE, read_options
+from tests.benchmarks.sweeps.same_choice import best_of, one_by_one
 from tests.pipeline.small_data import write_dataset
-from topline import SerialExecutor, solve
 from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.sweep import sweep
-from topline.pipeline.sweep.plan import fold_data, plan_sweep
-from topline.solvers.core.held_out import count_hits
+from topline.pipeline.sweep.plan import plan_sweep
 from topline.storage.stores import open_store
 
 TOL = 1e-3
-
-
-def fits_from_zero(plan, path):
-    """Give (passes, seconds, mean accuracy by C) of a fit of a path from zero for every C and fold."""
-    passes, began, loss = 0, time.perf_counter(), plan.spec(path).loss
-    hits = dict.fromkeys(plan.config.grid(), 0)
-    for fold in range(plan.config.folds):
-        data = fold_data(plan.source(path), fold)
-        for C in hits:
-            result = solve(
-                data.X, data.y, loss, 1.0 / (len(data.y) * C), tol=plan.config.tol, m=data.m,
-                max_passes=plan.config.max_passes, executor=SerialExecutor(),
-            )  # fmt: skip
-            passes += result.passes + 1
-            hits[C] += count_hits(data.held_out, data.held_out_y, result.W, plan.topk, 0.0).hits
-    seconds = time.perf_counter() - began
-    return passes, seconds, {C: found / plan.n for C, found in hits.items()}
 
 
 def compare(X, y, name, grid, k, topk, folds):
@@ -53,12 +35,13 @@ def compare(X, y, name, grid, k, topk, folds):
         store = open_store(Path(folder) / "store", create=True)
         write_dataset(store, X, y, np.zeros(len(y), dtype=np.int8), key=name)
         options = {"store": store.url, "C": grid, "k": (k,), "topk": topk, "folds": folds, "tol": TOL}
-        plan = plan_sweep(SweepConfig(**options))
-        passes, seconds, means = fits_from_zero(plan, plan.paths[0])
+        began = time.perf_counter()
+        hits, passes = one_by_one(plan_sweep(SweepConfig(**options)), TOL)
+        seconds = time.perf_counter() - began
         warm = sweep(SweepConfig(**options, rule="none"), HERE)
         found = sweep(SweepConfig(**options), HERE)
-    grid = sorted(means)
-    best = max(grid, key=lambda C: (means[C], -C))
+    means = {cell.C: rows.mean() for cell, rows in hits.items()}
+    grid, best = sorted(means), best_of(hits).C
     apart = abs(grid.index(found.best.C) - grid.index(best))
     print(f"{name}: n {len(y)}, {len(grid)} values of C, {folds} folds, top-{k} hinge, top-{topk} accuracy")
     for cell in found.cells:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tests.reproduce.formats import Examples
 from tests.reproduce.learners import Budget, FromSoftmax, Learner, OneVsAllLiblinear, Trained
 from tests.reproduce.score import printed
-from tests.reproduce.selection import Split, Trial, compare, figures_of
+from tests.reproduce.selection import Split, compare, figures_of
 from tests.reproduce.table import Figure, Reproduction, Setting, Table
 from topline.solvers.losses import MaxHinge, Softmax, TopKEntropy, TopKOthersHinge
 
@@ -39,8 +39,6 @@ LEARNERS: tuple[Learner, ...] = (
     FromSoftmax("top-2 Ent_tr", 2),
 )
 PAPER = printed("thesis.circle")
-
-Trials = Mapping[str, Sequence[Trial]]
 
 
 @dataclass(frozen=True)
