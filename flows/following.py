@@ -24,8 +24,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectException
 
 from topline.pipeline.errors import brief
-from topline.pipeline.notices import Kind, Notice, decision_notices, disk_notice
-from topline.pipeline.notices.notice import DISK_LOW_BYTES
+from topline.pipeline.notices import DISK_LOW_BYTES, Kind, Notice, decision_notices, disk_notice
 from topline.solvers.counts import how_many
 from topline.storage.errors import StorageError
 from topline.storage.models import read_standing

@@ -18,8 +18,16 @@ from topline.storage.datasets.info import (
 )
 from topline.storage.datasets.writer import listed_units
 from topline.storage.errors import StorageError
-from topline.storage.models import Model, ModelRecord, calibration_files, load_model, published_models
-from topline.storage.models.records import decision_findings, model_log, unfinished_models
+from topline.storage.models import (
+    Model,
+    ModelRecord,
+    calibration_files,
+    decision_findings,
+    load_model,
+    model_log,
+    published_models,
+    unfinished_models,
+)
 from topline.storage.records import RESTORE, Finding
 from topline.storage.runs import check_history, read_run, run_names
 from topline.storage.runs.checkpoints import (

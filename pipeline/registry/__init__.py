@@ -2,7 +2,7 @@
 
 `compare` and `measure` evaluate two models on rows that neither was trained on, and `decide` applies a
 promotion rule.  `promote`, `promote_by_rule`, `rollback`, `mark` and `delete` are the guarded decisions.
-Their log is in `topline.storage.models.records`.
+Their log is in `topline.storage.models`.
 """
 
 from __future__ import annotations

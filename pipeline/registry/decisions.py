@@ -1,6 +1,6 @@
 """Decisions of the model registry: promote, keep, roll back, archive and delete, each with its guards.
 
-A decision is an entry in the store's log (`topline.storage.models.records`), based on the standing against
+A decision is an entry in the store's log (`topline.storage.models`), based on the standing against
 which its guards were checked: of two simultaneous decisions one raises `ConflictError`.
 """
 

@@ -124,7 +124,7 @@ def evaluation_of(topk: dict[str, float]) -> dict[str, Any]:
 
 
 def decided(store: Store, action: str, model: str, reason: str, when: str, by: str = "r0001") -> None:
-    with patch("topline.storage.models.records.now", return_value=when):
+    with patch("topline.storage.models.now", return_value=when):
         record_decision(store, read_standing(store), DecisionRecord(action, model, reason, by))
 
 

@@ -20,12 +20,12 @@ from tests.simulation.disk import FCNTL, OS, SHUTIL, Place
 from tests.simulation.versions import released
 from tests.simulation.world import Here, Thread
 from topline.pipeline.ingest import editing
+from topline.storage import models as model_records
 from topline.storage import records as stored_records
 from topline.storage.arrays import groups
 from topline.storage.arrays.groups import ArrayReader, ArraySpec, packed_array
 from topline.storage.datasets import Dataset, contents, writer
 from topline.storage.datasets.contents import dump_manifest, load_manifest
-from topline.storage.models import records as model_records
 from topline.storage.runs import checkpoints
 from topline.storage.runs import records as run_records
 from topline.storage.stores import (

@@ -85,7 +85,7 @@ FOUND = {
 
 _LOG, _LEASE, _LOCAL = "storage.stores.commit_log", "storage.stores.lease", "storage.stores.local"
 _SEALED, _KEPT, _MODELS = "storage.stores.sealed", "storage.runs.checkpoints", "storage.models"
-_PLAN = "storage.retention.plan"
+_PLAN = "storage.retention"
 
 PLANTED = (
     Planted(
@@ -167,7 +167,7 @@ PLANTED = (
     Planted("pruning takes what is read", f"{_PLAN}:_Pruning._alone", "yield held and not", "yield not", 12),
     Planted(
         "who cannot hold what it reads reads on",
-        "storage.stores.holds:_locked",
+        "storage.stores.lease:_locked",
         "kind & fcntl.LOCK_NB and not create",
         "not create",
         3225,
@@ -265,7 +265,7 @@ PLANTED = (
     ),
     Planted(
         "what forgetting leaves behind is not looked for",
-        "pipeline.ingest.forgetting:forget",
+        "pipeline.ingest.editing:forget",
         "tuple(_mentions(store, names, contents))",
         "()",
         181,

@@ -27,8 +27,7 @@ from topline.solvers.methods import METHODS
 from topline.storage.arrays import from_rows
 from topline.storage.datasets import Dataset
 from topline.storage.errors import AccessError, IntegrityError
-from topline.storage.models import Model, load_model, save_model
-from topline.storage.models.records import model_log
+from topline.storage.models import Model, load_model, model_log, save_model
 from topline.storage.stores.local import LocalStore
 from topline.storage.stores.sealed import STORE_KEY
 

@@ -17,11 +17,11 @@ import pytest
 from tests.pipeline.pictures import write_classes
 from tests.pipeline.small_data import small_dataset
 from tests.processes import run_program
+from topline.pipeline import jobs
 from topline.pipeline.certification import certify
 from topline.pipeline.cli.table import FAILURE
 from topline.pipeline.ingest import extract
-from topline.pipeline.jobs import end_to_end
-from topline.pipeline.jobs.end_to_end import STEPS
+from topline.pipeline.jobs import STEPS
 from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
 from topline.pipeline.prediction import files
 from topline.pipeline.training import train
@@ -209,7 +209,7 @@ def test_a_model_is_shown_whose_certificate_has_no_room(topline, model, fill_the
         return certify(*of)
 
     steps = replace(STEPS, certify=on_a_full_disk)
-    monkeypatch.setattr(end_to_end.train_as_asked, "__kwdefaults__", {"search": None, "steps": steps})
+    monkeypatch.setattr(jobs.train_as_asked, "__kwdefaults__", {"search": None, "steps": steps})
     store = str(Path(model).parents[1])
     ran = topline("train", "--store", store, "--k", "1", "--workers", "0")
     assert (ran.code, "certified from A: relative gap" in ran.out) == (FAILURE, True)

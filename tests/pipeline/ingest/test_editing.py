@@ -26,8 +26,7 @@ from topline.pipeline.prediction.files import table_writer
 from topline.pipeline.rows import LEARNED, StoredModel, digests_of
 from topline.pipeline.training import train
 from topline.storage.datasets import Dataset, list_datasets, read_catalog
-from topline.storage.models import load_model, read_standing
-from topline.storage.models.records import deleted_models
+from topline.storage.models import deleted_models, load_model, read_standing
 from topline.storage.schema import SPLITS
 from topline.storage.stores import Store, open_store
 from topline.storage.verification import verify_store

@@ -18,8 +18,7 @@ from topline.pipeline.cli.keeping import retraining_lines
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import ImageItem, items
 from topline.pipeline.ingest import Edits, edited_dataset, extract, extraction
-from topline.pipeline.jobs import RetrainResult, retrain, run
-from topline.pipeline.jobs.end_to_end import STEPS, Steps
+from topline.pipeline.jobs import STEPS, RetrainResult, Steps, retrain, run
 from topline.pipeline.options import ExtractConfig, PromotionRule, RetrainConfig, RunConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.decisions import champion_url, rollback

@@ -19,6 +19,12 @@ import pytest
 
 from topline.pipeline.errors import ConfigError, InterruptedRunError
 from topline.pipeline.notices import (
+    CHAMPION,
+    DECISION,
+    FILE_BYTES,
+    FILES_KEPT,
+    MODEL,
+    MOST_WAITING,
     NOTIFY,
     Kind,
     Notice,
@@ -26,16 +32,8 @@ from topline.pipeline.notices import (
     Teller,
     addresses,
     decision_notices,
-    told,
-)
-from topline.pipeline.notices.notice import (
-    CHAMPION,
-    DECISION,
-    FILE_BYTES,
-    FILES_KEPT,
-    MODEL,
-    MOST_WAITING,
     mlflow_sender,
+    told,
 )
 from topline.pipeline.telemetry import HEARTBEAT_TIMEOUT, Served, deployed_run, pulse, served
 from topline.storage.models import DecisionRecord

@@ -30,9 +30,9 @@ from topline.storage.models import (
     read_standing,
     record_decision,
     save_model,
+    unfinished_models,
     update_record,
 )
-from topline.storage.models.records import unfinished_models
 from topline.storage.records import digest_json
 from topline.storage.retention import RetentionPolicy, prune
 from topline.storage.stores import CommitLog, Store

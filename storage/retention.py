@@ -25,12 +25,13 @@ from topline.storage.models import (
     DecisionRecord,
     ModelRecord,
     Standing,
+    deleted_models,
     list_models,
+    model_folder,
     read_standing,
     record_decision,
     remove_model,
 )
-from topline.storage.models.records import deleted_models, model_folder
 from topline.storage.runs import RunRecord, list_runs, run_names
 from topline.storage.runs.records import RUNS, SWEEPS, list_sweeps, sweep_folder
 from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, STAGING, UNITS
