@@ -14,10 +14,11 @@ from __future__ import annotations
 import errno
 import logging
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -289,12 +290,8 @@ def _shared_there(plan: TrainingPlan, client: Client, cluster: ClusterConfig) ->
 
     def exchange(workers: int, W: NDArray[np.float32]) -> float:
         """Return the least seconds in which so many workers get W and send as much."""
-        took = []
-        for _ in range(_PROBES):
-            began = time.perf_counter()
-            calls.run(by_tree([*found][:workers], echo, (W,), echo))
-            took.append(time.perf_counter() - began)
-        return min(took)
+        trip = partial(calls.run, by_tree([*found][:workers], echo, (W,), echo))
+        return min(timeit.repeat(trip, number=1, repeat=_PROBES))
 
     try:
         (seconds,) = calls.run([Call(first, row_seconds, (plan.rows, plan.problem.m))]).values()
@@ -320,12 +317,8 @@ def row_seconds(rows: TrainingRows, m: int) -> float:
     """Return the seconds in which one thread multiplies a row with W (d, m), measured on the first rows."""
     X = rows.read_batch(0)[:_PROBED_ROWS]
     W = np.ones((rows.shape[1], m), dtype=np.float32)
-    took = []
     with one_blas_thread():
-        for _ in range(_PROBES):
-            began = time.perf_counter()
-            X @ W
-            took.append(time.perf_counter() - began)
+        took = timeit.repeat(lambda: X @ W, number=1, repeat=_PROBES)
     return min(took) / max(int(X.shape[0]), 1)
 
 
@@ -498,7 +491,6 @@ class _Session:
 
     def to_the_end(self) -> tuple[SolveResult, str]:
         """Run the loop, rolling back lost duals, and store the model; its URL is "" after an interrupt."""
-        how_to_resume = self.run.how_to_resume
         checkpoint = find_checkpoint(self.place) if self.run.resumes else None
         losses = 0
         if checkpoint is not None and is_of_earlier_format(checkpoint):
@@ -516,23 +508,23 @@ class _Session:
             except StateLostError as error:
                 losses += 1
                 if losses > ROLLBACKS:
-                    raise InterruptedRunError(f"{error}; {how_to_resume}") from error
+                    raise InterruptedRunError(f"{error}; {self.run.how_to_resume}") from error
                 logger.warning("%s", error)
                 self.recorder.note({"event": "rollback", "reason": str(error)})
                 checkpoint = find_checkpoint(self.place)
             except (ClusterError, DiskFullError, AccessError, KeyboardInterrupt) as error:
                 self._save_weights()
                 reason = str(error) or "interrupted twice"
-                raise InterruptedRunError(f"{reason}; {how_to_resume}") from error
+                raise InterruptedRunError(f"{reason}; {self.run.how_to_resume}") from error
             except IntegrityError as error:
                 self._save_weights()
-                raise IntegrityError(f"{error}; once it is whole again, {how_to_resume}") from error
+                raise IntegrityError(f"{error}; once it is whole again, {self.run.how_to_resume}") from error
             except (OSError, MemoryError) as error:
                 if isinstance(error, StorageError):
                     raise
                 # No room for what does not fit in memory, or no memory, here or on a worker.
                 self._save_weights()
-                raise InterruptedRunError(f"{_room(error)}; {how_to_resume}") from error
+                raise InterruptedRunError(f"{_room(error)}; {self.run.how_to_resume}") from error
 
     def _solved(self, checkpoint: Checkpoint | None) -> SolveResult:
         plan, config = self.run.plan, self.run.plan.config
