@@ -24,6 +24,7 @@ from topline.pipeline.errors import ConfigError, ImageRejectedError, InputError
 from topline.pipeline.images import ImageListing, Pixels, read_picture
 from topline.pipeline.options import BackboneConfig, ImageLimits
 from topline.pipeline.progress import Progress, begin
+from topline.solvers.names import not_known
 from topline.storage.datasets import list_datasets
 from topline.storage.stores import Store
 
@@ -99,7 +100,7 @@ def make_backbone(config: BackboneConfig) -> Backbone:
         raise ConfigError(f"no backbone is named: use one of {', '.join(BACKBONES)}")
     name, _, argument = config.backbone.partition(":")
     if name not in BACKBONES:
-        raise ConfigError(f"there is no backbone {name!r}: use one of {', '.join(BACKBONES)}")
+        raise ConfigError(not_known("backbone", name, BACKBONES))
     return BACKBONES[name].from_config(argument.strip(), config)
 
 

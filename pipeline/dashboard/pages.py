@@ -43,7 +43,7 @@ from topline.pipeline.dashboard.overview import (
 from topline.pipeline.dashboard.overview import tiles as run_tiles
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.evaluation import Metric, read_evaluation
-from topline.pipeline.pages import Live, Page, Scale, charts, clock, count, flat, macros, make_page
+from topline.pipeline.pages import Live, Page, Scale, clock, count, flat, macros, make_page
 from topline.pipeline.registry import settings
 from topline.pipeline.report import tables
 from topline.pipeline.report.document import answer_words, confusion_matrix, unit_of
@@ -270,7 +270,7 @@ def timelines_chart(run: RunView) -> Markup:
     note = f"{len(shown)} of {workers}" if len(known) > len(shown) else workers
     label = f"{note}: share of the time in which each worked, over {end:.0f} seconds"
     lines, axis = [_timeline(worker, begun, end) for worker in shown], Scale(0.0, end, NAMES, WIDE - SHARES)
-    drawn: Markup = charts().timelines(lines, marks, axis, ROW * len(shown) + 62, label)
+    drawn: Markup = macros("charts").timelines(lines, marks, axis, ROW * len(shown) + 62, label)
     return drawn
 
 
@@ -319,7 +319,7 @@ def versions_chart(models: Sequence[Model], metrics: Sequence[Metric]) -> Markup
     x = Scale(-0.5, len(known) - 0.5, LEFT, LEFT + width)
     # A name takes about 56 pixels, 70 in the larger letters of phones.
     every = max(1, math.ceil(70 * len(known) / (WIDE - LEFT - RIGHT)))
-    made: Markup = charts().versions(known, drawn, x, y, WIDE - RIGHT, every)
+    made: Markup = macros("charts").versions(known, drawn, x, y, WIDE - RIGHT, every)
     return made
 
 
@@ -330,7 +330,7 @@ def reigns_chart(reigns: Sequence[Reign], now: float) -> Markup:
         return Markup('<p class="empty">No model has been champion.</p>')
     spans = [(_seconds(reign.since), _seconds(reign.until) if reign.until else now, reign) for reign in shown]
     first, end = spans[0][0], max(now, spans[-1][1], spans[0][0] + 1.0)
-    drawn: Markup = charts().reigns(spans, Scale(first, end, LEFT, WIDE - RIGHT), shown[-1])
+    drawn: Markup = macros("charts").reigns(spans, Scale(first, end, LEFT, WIDE - RIGHT), shown[-1])
     return drawn
 
 

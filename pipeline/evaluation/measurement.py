@@ -51,6 +51,7 @@ from topline.solvers.estimators.multilabel_metrics import (
     partition_metrics,
     tuned_thresholds,
 )
+from topline.solvers.names import not_known
 from topline.storage.records import now
 from topline.storage.schema import SPLITS
 
@@ -177,9 +178,7 @@ def evaluate(
             f"model {record.id} predicts one label per row and takes no threshold: leave --threshold-for out"
         )
     if threshold_for not in (None, *THRESHOLD_RULES):
-        raise ConfigError(
-            f"a threshold is not chosen by {threshold_for!r}: use one of {', '.join(THRESHOLD_RULES)}"
-        )
+        raise ConfigError(not_known("threshold rule", threshold_for, THRESHOLD_RULES))
     rows = stored.rows(split)
     if len(rows) == 0:
         counted = {name: count for name, count in rows.dataset.info.counts.items() if count}

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import ConfigError
 from topline.solvers.calibration import Interval, class_mean_interval, share_interval
 from topline.solvers.estimators.multilabel_metrics import RankingMetrics, partition_metrics, ranking_metrics
+from topline.solvers.names import not_known
 
 #: The k at which precision and recall of several labels are reported.
 LABELS_K = (1, 3, 5)
@@ -250,15 +251,27 @@ def rarest_third(trained: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.asarray(trained <= np.sort(trained)[last])
 
 
-def _partition(name: str, label: str, *, percent: bool = True) -> LabelSetMetric:
+def _partition(name: str, label: str) -> LabelSetMetric:
+    loss, first = name == "hamming_loss", name == "f1_micro"
     return LabelSetMetric(
-        name=name,
-        label=label,
-        percent=percent,
-        higher_is_better=name != "hamming_loss",
-        headline=name == "f1_micro",
+        name=name, label=label, percent=not loss, higher_is_better=not loss, headline=first,
         compute=lambda rows: rows.partition[name],
-    )
+    )  # fmt: skip
+
+
+def _ranking(name: str, label: str, column: str = "") -> LabelSetMetric:
+    loss = name == "rank_loss"
+    return LabelSetMetric(
+        name=name, label=label, column=column, percent=not loss, higher_is_better=not loss,
+        stored_at=(name,), compute=lambda rows: float(getattr(rows.ranking, name)),
+    )  # fmt: skip
+
+
+def _probability(name: str, label: str, column: str = "", *, percent: bool) -> ProbabilityMetric:
+    return ProbabilityMetric(
+        name=name, label=label, column=column, percent=percent, higher_is_better=False, headline=False,
+        stored_at=("probabilities", name),
+    )  # fmt: skip
 
 
 #: Every metric by name, in the order of the tables.  `register_metric` adds one.
@@ -267,43 +280,16 @@ METRICS: dict[str, Metric] = {
     for metric in (
         *(top_k_accuracy(k, headline=k in (1, 5)) for k in REPORTED_K),
         *(kind(k) for kind in (macro_top_k_accuracy, tail_top_k_accuracy) for k in (1, 5)),
-        ProbabilityMetric(
-            name="log_loss",
-            label="log loss",
-            higher_is_better=False,
-            percent=False,
-            headline=False,
-            stored_at=("probabilities", "log_loss"),
-        ),
-        ProbabilityMetric(
-            name="calibration_error",
-            label="expected calibration error",
-            column="ECE",
-            higher_is_better=False,
-            headline=False,
-            stored_at=("probabilities", "calibration_error"),
-        ),
-        LabelSetMetric(
-            name="rank_loss",
-            label="rank loss",
-            higher_is_better=False,
-            percent=False,
-            stored_at=("rank_loss",),
-            compute=lambda rows: rows.ranking.rank_loss,
-        ),
-        LabelSetMetric(
-            name="mean_average_precision",
-            label="mean average precision",
-            column="mAP",
-            stored_at=("mean_average_precision",),
-            compute=lambda rows: rows.ranking.mean_average_precision,
-        ),
+        _probability("log_loss", "log loss", percent=False),
+        _probability("calibration_error", "expected calibration error", "ECE", percent=True),
+        _ranking("rank_loss", "rank loss"),
+        _ranking("mean_average_precision", "mean average precision", "mAP"),
         _partition("f1_micro", "F1, micro-averaged"),
         _partition("f1_macro", "F1, macro-averaged"),
         _partition("f1_instance", "F1, averaged over rows"),
         _partition("accuracy", "accuracy (Jaccard)"),
         _partition("subset_accuracy", "subset accuracy"),
-        _partition("hamming_loss", "Hamming loss", percent=False),
+        _partition("hamming_loss", "Hamming loss"),
     )
 }
 
@@ -341,8 +327,9 @@ def row_metric(name: str) -> RowMetric:
         k = name.removeprefix(prefix)
         if name != k and k.isdecimal() and int(k):
             return kind(int(k))
-    known = ", ".join(metric.name for metric in row_metrics())
-    raise ConfigError(f"models of one label per row have no metric {name!r}: use one of {known}")
+    raise ConfigError(
+        not_known("metric of one label per row", name, [metric.name for metric in row_metrics()])
+    )
 
 
 def measured(evaluation: Mapping[str, Any] | None) -> list[tuple[Metric, float]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ExportOptions
+from topline.solvers.names import not_known
 
 if TYPE_CHECKING:
     import numpy as np
@@ -207,7 +208,7 @@ def register_format(form: ExportFormat) -> None:
 def export_format(name: str) -> ExportFormat:
     """Return the format `name`; `ConfigError` where there is none."""
     if name not in FORMATS:
-        raise ConfigError(f"a model is not exported as {name!r}: use one of {', '.join(FORMATS)}")
+        raise ConfigError(not_known("export format", name, FORMATS))
     return FORMATS[name]
 
 

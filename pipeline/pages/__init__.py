@@ -6,7 +6,7 @@ nothing is loaded from elsewhere.  Reports, sweeps and the dashboard share one b
 
 from __future__ import annotations
 
-from topline.pipeline.pages.charts import Scale, Series, bar_chart, charts, line_chart
+from topline.pipeline.pages.charts import Scale, Series, bar_chart, line_chart
 from topline.pipeline.pages.formatting import (
     DASH,
     amount,

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
 from topline.pipeline.pages.formatting import tick
-from topline.pipeline.pages.templating import environment
+from topline.pipeline.pages.templating import macros
 
 WIDTH, HEIGHT = 560, 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 44
@@ -136,19 +136,16 @@ def line_chart(
         values = np.append(values, target[1])
     x_axis = _x_scale(np.concatenate([line.x for line in shown]), log=log_x)
     y_axis = _y_scale(values, log=log, decades=decades, most=most)
-    drawn: Markup = charts().line_chart(shown, x_axis, y_axis, x_label, y_label, target, tick)
+    drawn: Markup = macros("charts").line_chart(shown, x_axis, y_axis, x_label, y_label, target, tick)
     return drawn
 
 
 def bar_chart(rows: Sequence[tuple[str, float]], *, mark: tuple[str, float] | None = None) -> Markup:
     """Draw shares between 0 and 1 as horizontal bars; `mark` is a named vertical line across them."""
-    drawn: Markup = charts().bar_chart(rows, Scale(0.0, 1.0, 74, WIDTH - 84), mark, 34 * len(rows) + 30)
+    drawn: Markup = macros("charts").bar_chart(
+        rows, Scale(0.0, 1.0, 74, WIDTH - 84), mark, 34 * len(rows) + 30
+    )
     return drawn
-
-
-def charts() -> Any:
-    """Return the macros that draw charts."""
-    return environment().get_template("charts.html.j2").module
 
 
 def _x_scale(values: NDArray[np.float64], *, log: bool) -> Scale:

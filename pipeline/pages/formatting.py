@@ -6,7 +6,7 @@ import csv
 import datetime as dt
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -17,24 +17,12 @@ DASH = "\u2013"
 LONGEST_VALUE = 500
 
 
-def number(value: float | None) -> str:
-    """Return six significant digits, or a dash."""
-    return DASH if value is None else f"{value:.6g}"
+def _or_dash(form: str) -> Callable[[float | None], str]:
+    return lambda value: DASH if value is None else form.format(value)
 
 
-def percent(value: float | None) -> str:
-    """Return a share with one decimal, or a dash."""
-    return DASH if value is None else f"{value:.1%}"
-
-
-def count(value: int | None) -> str:
-    """Return a count with separated thousands, or a dash."""
-    return DASH if value is None else f"{value:,}"
-
-
-def gap(value: float | None) -> str:
-    """Return a gap to three digits, or a dash."""
-    return DASH if value is None else f"{value:.2e}"
+#: Six significant digits, a share with one decimal, a count with separated thousands, a gap to three digits.
+number, percent, count, gap = map(_or_dash, ("{:.6g}", "{:.1%}", "{:,}", "{:.2e}"))
 
 
 def duration(value: float | None) -> str:

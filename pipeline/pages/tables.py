@@ -99,15 +99,6 @@ def _cell(column: Column, value: Any) -> TableCell:
 SHADES = 6
 
 
-@dataclass(frozen=True)
-class MatrixCell:
-    """A cell: rows of `true` that were given `predicted`, the style of its shade, and all in words."""
-
-    count: int
-    style: str
-    title: str
-
-
 @dataclass(frozen=True, eq=False)
 class ConfusionMatrix:
     """Rows of each class (a row each) by the class that they were given, (m, m), with the names (m,)."""
@@ -116,20 +107,20 @@ class ConfusionMatrix:
     counts: NDArray[np.int64]
 
     @cached_property
-    def rows(self) -> list[tuple[str, list[MatrixCell]]]:
-        """The rows by class; a cell's shade is its share of the class's rows."""
+    def rows(self) -> list[tuple[str, list[TableCell]]]:
+        """The rows by class; a cell's kind is the shade of its share of the class's rows."""
         totals = np.maximum(self.counts.sum(axis=1), 1)
         return [
             (name, [self._cell(i, j, float(self.counts[i, j] / totals[i])) for j in range(len(self.names))])
             for i, name in enumerate(self.names)
         ]
 
-    def _cell(self, i: int, j: int, share: float) -> MatrixCell:
+    def _cell(self, i: int, j: int, share: float) -> TableCell:
         count = int(self.counts[i, j])
         # Mistakes are few, so that their shades grow as the root of their share.
         shade = min(SHADES, int(np.ceil(SHADES * (share if i == j else np.sqrt(share))))) if count else 0
         title = f"{count:,} of {self.names[i]} given {self.names[j]} ({share:.1%})"
-        return MatrixCell(count, f"{'hit' if i == j else 'miss'} l{shade}", title)
+        return TableCell(str(count or ""), note=title, kind=f"{'hit' if i == j else 'miss'} l{shade}")
 
     @cached_property
     def orders(self) -> str:

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,9 @@ def message_page(title: str, text: str, root: str | None, live: Live | None = No
     return make_page("message.html.j2", live, title=title, text=text, root=root)
 
 
-def macros() -> Any:
-    """Return the macros from which the parts of pages are made."""
-    return environment().get_template("parts.html.j2").module
+def macros(name: str = "parts") -> Any:
+    """Return the macros of a template: those from which the parts of pages are made, or "charts"."""
+    return environment().get_template(f"{name}.html.j2").module
 
 
 @functools.cache
@@ -109,10 +110,7 @@ def environment() -> Environment:
 
 @functools.cache
 def _source(name: str) -> str:
-    made = environment()
-    if made.loader is None:
-        raise RuntimeError("pages have no folder of templates")
-    return made.loader.get_source(made, name)[0]
+    return (files("topline.pipeline.pages") / "templates" / name).read_text(encoding="utf-8")
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -105,6 +105,23 @@ class Scored:
         known = ", ".join(f"{name} {count:,}" for name, count in self.unknown.items())
         wrong = f", counted as wrong of unknown classes: {known}" if known else ""
         return f"{shares}   ({how_many(self.rows, 'labelled rows')}{trained}){wrong}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """Predictions of a `model` for new rows: their probabilities in words, sets, accuracy and files."""
+
+    model: str
+    probabilities: str
+    coverage: float | None = None
+    sets: dict[str, Any] | None = None
+    scored: Scored | None = None
+    output: str | None = None
+    page: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that `topline predict --json` prints."""
+        return asdict(self)
 
 
 def summary(

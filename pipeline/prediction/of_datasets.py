@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import ClusterError, InputError, NotStoredError
 from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule, Answers
+from topline.pipeline.prediction.answers import AnswerRule, Answers, Predicted
 from topline.pipeline.prediction.files import table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel
@@ -155,8 +155,8 @@ def set_sizes(found: StoredPredictions, dataset: Dataset) -> NDArray[np.int64]:
     return np.concatenate(parts)[dataset.labels() >= 0]
 
 
-@dataclass(frozen=True)
-class BatchResult:
+@dataclass(frozen=True, kw_only=True)
+class BatchResult(Predicted):
     """Location and cost of the predictions; `unclassified` rows have no features.
 
     `threshold` is for several labels, None if the best `top_k` are predicted.  `reused` predictions were
@@ -164,22 +164,13 @@ class BatchResult:
     """
 
     predictions: str | None
-    model: str
     dataset: str
     rows: int
     unclassified: int
     top_k: int
     threshold: float | None
-    probabilities: str
-    sets: dict[str, Any] | None
     seconds: float
     reused: bool
-    output: str | None = None
-    page: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
 
     def classes_text(self) -> str:
         """Return as text which classes are predicted."""
@@ -237,6 +228,7 @@ def predict_dataset(
             top_k=rule.top_k,
             threshold=rule.threshold,
             probabilities=rule.calibration,
+            coverage=config.coverage,
             sets=rule.set_facts(set_sizes(kept, dataset)),
             seconds=time.perf_counter() - started,
             reused=found is not None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice, pairwise
 from typing import Any
@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix, issparse
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels
 from topline.pipeline.options import NewRowsConfig, PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule, NewRows, Scored, summary
+from topline.pipeline.prediction.answers import AnswerRule, NewRows, Predicted, summary
 from topline.pipeline.prediction.files import table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
@@ -40,24 +40,13 @@ BATCH_BYTES, BATCH_ROWS = 1 << 26, 4096
 FIRST = 20
 
 
-@dataclass(frozen=True)
-class FeaturesResult:
+@dataclass(frozen=True, kw_only=True)
+class FeaturesResult(Predicted):
     """Predictions for the `rows` of a file; `first` has the first ones, as rows of the table."""
 
-    model: str
     features: str
     rows: int
-    probabilities: str
-    coverage: float | None
     first: tuple[Mapping[str, Any], ...]
-    output: str | None = None
-    page: str | None = None
-    scored: Scored | None = None
-    sets: dict[str, Any] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object that `topline predict --json` prints."""
-        return asdict(self)
 
 
 def predict_features(

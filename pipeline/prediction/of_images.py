@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,7 +14,7 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import ImageItem, ImageListing, Pixels, Wanted, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options import NewRowsConfig, PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule, NewRows, Scored, summary
+from topline.pipeline.prediction.answers import AnswerRule, NewRows, Predicted, summary
 from topline.pipeline.prediction.files import Prediction, table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel
@@ -63,19 +63,12 @@ class KnownTruth:
         return self.splits.get(row.sha256 or "")
 
 
-@dataclass(frozen=True)
-class PredictResult:
+@dataclass(frozen=True, kw_only=True)
+class PredictResult(Predicted):
     """Predictions of a model, in the order of the images; `ignored` files were excluded by rule."""
 
-    model: str
     predictions: tuple[Prediction, ...]
     ignored: int
-    probabilities: str
-    coverage: float | None = None
-    output: str | None = None
-    page: str | None = None
-    scored: Scored | None = None
-    sets: dict[str, Any] | None = None
 
     @property
     def rejected(self) -> int:
@@ -84,7 +77,7 @@ class PredictResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `topline predict --json` prints."""
-        return {**asdict(self), "images": len(self.predictions), "rejected": self.rejected}
+        return {**super().to_dict(), "images": len(self.predictions), "rejected": self.rejected}
 
 
 def predict(model_url: str, config: PredictConfig, progress: Progress | None = None) -> PredictResult:
@@ -104,8 +97,10 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
         for block in blocks
         for row in zip(*block.values(), strict=True)
     )
-    model, ignored = stored.model.url, len(new.listing.ignored)
-    result = PredictResult(model, found, ignored, rule.calibration, config.coverage)
+    result = PredictResult(
+        model=stored.model.url, predictions=found, ignored=len(new.listing.ignored),
+        probabilities=rule.calibration, coverage=config.coverage,
+    )  # fmt: skip
     schema = table_schema("path", sets=rule.sets is not None)
     tables = [table_of(schema, block, several=rule.threshold is not None) for block in blocks]
     if rule.threshold is None:

@@ -25,11 +25,11 @@ from topline.pipeline.pages import (
     Series,
     Tile,
     bar_chart,
-    charts,
     count,
     flat,
     gap,
     line_chart,
+    macros,
     make_page,
     percent,
 )
@@ -51,10 +51,8 @@ from topline.storage.stores.urls import join
 logger = logging.getLogger(__name__)
 
 
-def accuracy_chart(evaluation: Evaluation | None) -> Markup:
+def accuracy_chart(evaluation: Evaluation) -> Markup:
     """Draw the top-k accuracies against always predicting the largest class."""
-    if evaluation is None:
-        return Markup("")
     rows = [(f"top-{k}", share) for k, share in evaluation.topk.items()]
     return bar_chart(rows, mark=("always the largest class", evaluation.majority_baseline))
 
@@ -62,7 +60,7 @@ def accuracy_chart(evaluation: Evaluation | None) -> Markup:
 def reliability_chart(bins: Sequence[ReliabilityBin]) -> Markup:
     """Draw accuracy against probability of the first class, a disc per bin whose area is its rows."""
     x, y = Scale(0.0, 1.03, LEFT, WIDTH - RIGHT), Scale(0.0, 1.06, HEIGHT - BOTTOM, TOP)
-    drawn: Markup = charts().reliability(bins, x, y)
+    drawn: Markup = macros("charts").reliability(bins, x, y)
     return drawn
 
 
@@ -194,7 +192,7 @@ def render_report(data: ReportData) -> str:
         work_charts=work_charts(data.run),
         work_facts=work_facts(data.run),
         events=event_table(data.run),
-        accuracy_chart=accuracy_chart(evaluation),
+        accuracy_chart=accuracy_chart,
         reliability_chart=reliability_chart,
         sizes_chart=sizes_chart,
         size_words=size_words,

@@ -39,14 +39,13 @@ def measure_training_sizes(
     record = stored.model.record
     if record.evaluation is None:
         return "the model has not been evaluated"
-    evaluation = None if record.multilabel else Evaluation.from_dict(record.evaluation)
     if stored.kernel is not None:
         return "a model with a kernel is a sum over its training rows"
     if record.config.get("average_top") is not None or record.result.get("gap_kind") == "none":
         return "its objective is not a mean of convex losses"
-    if evaluation is None:
+    if record.multilabel:
         return "models of several labels per row have no such curve yet"
-    if evaluation.sizes:
+    if record.evaluation.get("sizes"):
         return ""
     rows = stored.rows("train")
     sizes = _sizes(rows, record.m, cheap=not whatever_it_costs)
@@ -56,7 +55,7 @@ def measure_training_sizes(
         loss = loss_from_dict(record.loss)
     except InvalidProblemError as error:
         return f"the loss of the model cannot be read any more: {error}"
-    points = _Curve(stored, loss, evaluation, progress).points(rows, sizes)
+    points = _points(stored, loss, rows, sizes, progress)
     measured = {**record.evaluation, "sizes": [json_object(point) for point in points]}
     record_if_possible(stored.model.url, measured, evaluation=measured)
     return ""
@@ -74,59 +73,48 @@ def _sizes(rows: TrainingRows, m: int, *, cheap: bool) -> list[int]:
     return [size for size in sizes if size >= 2 * m] if most >= 4 * m else []
 
 
-class _Curve:
-    """Trains and scores the models of one curve."""
+def _points(
+    stored: StoredModel, loss: Loss, rows: TrainingRows, sizes: Sequence[int], progress: Progress | None
+) -> list[SizePoint]:
+    """Return the points of draws of `rows` of the given sizes, and of the model itself.
 
-    def __init__(
-        self, stored: StoredModel, loss: Loss, evaluation: Evaluation, progress: Progress | None
-    ) -> None:
-        self._stored, self._loss, self._progress = stored, loss, progress
-        self._ks = list(evaluation.topk)
-        held = stored.rows(evaluation.split)
-        wanted = np.arange(0, len(held), -(-len(held) // MOST_HELD_OUT))
-        self._X, self._y = _picked(held, wanted), held.labels()[wanted].astype(np.int64)
+    Each draw starts from the dual variables of the one before.
+    """
+    record = stored.model.record
+    evaluation = Evaluation.from_dict(record.evaluation or {})
+    held, ks = stored.rows(evaluation.split), list(evaluation.topk)
+    wanted = np.arange(0, len(held), -(-len(held) // MOST_HELD_OUT))
+    unseen, classes = _picked(held, wanted), held.labels()[wanted].astype(np.int64)
 
-    def points(self, rows: TrainingRows, sizes: Sequence[int]) -> list[SizePoint]:
-        """Return the points of draws of `rows` of the given sizes, and of the model itself."""
-        order = _nested_order(rows.labels())
-        drawn = np.sort(order[: sizes[-1]])
-        # Rank of each drawn row in the order: a draw of a size has the ranks below it.
-        rank = np.empty(len(order), dtype=np.int64)
-        rank[order] = np.arange(len(order))
-        X, y, rank = _picked(rows, drawn), rows.labels()[drawn].astype(np.int64), rank[drawn]
-        weights = rows.weights(self._stored.model.record.class_weights)
-        weights = None if weights is None else weights[drawn]
-        begin(self._progress, "training sizes", len(sizes), "models")
-        whole = self._ranks(self._stored.W)
-        points, duals = [], np.zeros((len(drawn), self._stored.model.record.m), dtype=np.float32)
-        for size in sizes:
-            here = np.flatnonzero(rank < size)
-            W, duals[here] = self._trained(
-                X[here], y[here], duals[here], None if weights is None else weights[here]
-            )
-            ranks = self._ranks(W)
-            differ = np.count_nonzero((ranks == 1) != (whole == 1))
-            points.append(SizePoint(size, topk_shares(ranks, self._ks), float(np.sqrt(differ) / len(whole))))
-            advance(self._progress, 1)
-        return [*points, SizePoint(len(rows), topk_shares(whole, self._ks), 0.0)]
+    def ranks_by(W: NDArray[np.float64]) -> NDArray[np.int64]:
+        return ranks_against_ties(np.asarray(unseen @ W, dtype=np.float64), classes)
 
-    def _trained(
-        self, X: Any, y: NDArray[np.int64], duals: NDArray[np.float32], weights: NDArray[np.float64] | None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return W and A of a draw, started from the dual variables of the previous draw."""
-        record = self._stored.model.record
+    order = _nested_order(rows.labels())
+    drawn = np.sort(order[: sizes[-1]])
+    # Rank of each drawn row in the order: a draw of a size has the ranks below it.
+    rank = np.argsort(order)[drawn]
+    X, y = _picked(rows, drawn), rows.labels()[drawn].astype(np.int64)
+    weights = rows.weights(record.class_weights)
+    begin(progress, "training sizes", len(sizes), "models")
+    whole, points = ranks_by(stored.W), []
+    duals = np.zeros((len(drawn), record.m), dtype=np.float32)
+    for size in sizes:
+        here = np.flatnonzero(rank < size)
         result = solve(
-            X, y, self._loss, 1.0 / (len(y) * record.C), record.smoothing, "dual_ascent",
-            sample_weight=weights, smoothing_kind=record.smoothing_kind,  # type: ignore[arg-type]
+            X[here], y[here], loss, 1.0 / (size * record.C), record.smoothing, "dual_ascent",
+            sample_weight=None if weights is None else weights[drawn[here]],
+            smoothing_kind=record.smoothing_kind,  # type: ignore[arg-type]
             tol=TOL, max_passes=PASSES, seed=SEED, m=record.m, keep_duals=True,
-            duals=[(0, len(y), duals)] if duals.any() else None,
+            duals=[(0, size, duals[here])] if duals.any() else None,
         )  # fmt: skip
         if result.A is None:
             raise InputError("the dual variables of a draw are not in this process")
-        return result.W, np.asarray(result.A, dtype=np.float32)
-
-    def _ranks(self, W: NDArray[np.float64]) -> NDArray[np.int64]:
-        return ranks_against_ties(np.asarray(self._X @ W, dtype=np.float64), self._y)
+        duals[here] = result.A
+        ranks = ranks_by(result.W)
+        differ = np.count_nonzero((ranks == 1) != (whole == 1))
+        points.append(SizePoint(size, topk_shares(ranks, ks), float(np.sqrt(differ) / len(whole))))
+        advance(progress, 1)
+    return [*points, SizePoint(len(rows), topk_shares(whole, ks), 0.0)]
 
 
 def _nested_order(labels: NDArray[Any]) -> NDArray[np.int64]:

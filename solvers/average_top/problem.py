@@ -41,6 +41,7 @@ from topline.solvers.core.problem import checked_rows, positive_number
 from topline.solvers.core.rows import is_sparse, nonfinite_rows
 from topline.solvers.core.state import HasObjective, Objective, Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.names import not_known
 from topline.solvers.typing import Float64Array
 
 
@@ -164,9 +165,7 @@ def individual_loss(loss: Any) -> IndividualLoss:
     if isinstance(loss, IndividualLoss):
         return loss
     if not isinstance(loss, str) or loss not in INDIVIDUAL_LOSSES:
-        raise InvalidProblemError(
-            f"there is no individual loss {loss!r}; use one of {', '.join(INDIVIDUAL_LOSSES)}"
-        )
+        raise InvalidProblemError(not_known("individual loss", loss, INDIVIDUAL_LOSSES))
     return INDIVIDUAL_LOSSES[loss]
 
 

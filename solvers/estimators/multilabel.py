@@ -29,7 +29,7 @@ from topline.solvers.estimators.base import (
 )
 from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
 from topline.solvers.losses import LabelSets, Loss, checked_k, make_loss
-from topline.solvers.names import DEFAULT_METHOD
+from topline.solvers.names import DEFAULT_METHOD, not_known
 from topline.solvers.run import Callback
 from topline.solvers.typing import Float64Array, Int64Array
 
@@ -336,9 +336,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         rules, given = (*THRESHOLD_RULES, TOP_K), cast("Any", self.threshold)
         if isinstance(given, str):
             if given not in rules:
-                raise InvalidProblemError(
-                    f"there is no rule {given!r} for the threshold; use one of {', '.join(rules)}"
-                )
+                raise InvalidProblemError(not_known("threshold rule", given, rules))
             return given
         if isinstance(given, bool) or not isinstance(given, Real):
             raise InvalidProblemError(f"threshold is {given!r}; give a number or a rule's name")

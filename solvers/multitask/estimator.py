@@ -28,6 +28,7 @@ from topline.solvers.kernels import (
     is_precomputed,
 )
 from topline.solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
+from topline.solvers.names import not_known
 from topline.solvers.typing import Float64Array
 
 #: Each strategy's solver, and its parameters beyond the common ones.
@@ -159,9 +160,7 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
     def _strategy(self) -> tuple[Callable[..., MultitaskResult], dict[str, Any]]:
         """Return the solver of the strategy with its parameters; refuse those of other strategies."""
         if self.strategy not in STRATEGIES:
-            raise InvalidProblemError(
-                f"there is no strategy {self.strategy!r}; use one of {', '.join(STRATEGIES)}"
-            )
+            raise InvalidProblemError(not_known("strategy", self.strategy, STRATEGIES))
         solver, own = STRATEGIES[self.strategy]
         for name in STRATEGIES["multi"][1]:
             if name not in own and getattr(self, name) is not None:

@@ -65,7 +65,7 @@ class TestOnnxOfFixedBatch(BackboneContract):
 
 def test_names() -> None:
     assert set(BACKBONES) == {"efficientnet_lite0", "hog", "fisher", "onnx", "timm"}
-    with pytest.raises(ConfigError, match="no backbone 'sift'"):
+    with pytest.raises(ConfigError, match="no backbone named 'sift'"):
         make_backbone(config("sift"))
     with pytest.raises(InputError, match="'sift', unknown here"):
         backbone_of_spec({"name": "sift"})

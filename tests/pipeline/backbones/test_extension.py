@@ -106,7 +106,7 @@ def test_a_name_is_of_one_backbone() -> None:
     with pytest.raises(ConfigError, match="mean_colour has no option 'size=3'"):
         make_backbone(ExtractConfig(backbone="mean_colour:size=3"))
     with pytest.raises(
-        ConfigError, match=r"no backbone 'mean': use one of efficientnet_lite0, hog, .*, mean_colour"
+        ConfigError, match=r"no backbone named 'mean'; use one of efficientnet_lite0, hog, .*, mean_colour"
     ):
         make_backbone(ExtractConfig(backbone="mean"))
 

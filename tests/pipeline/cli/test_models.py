@@ -163,7 +163,10 @@ def test_a_table_that_holds_all_is_not_listed_whole(file, topline, store, tmp_pa
     many = tuple(replace(SURE, sample=f"{number:03}.png") for number in range(30))
     (tmp_path / "photos").mkdir()
     place = str(tmp_path / "found.csv")
-    found = PredictResult(model, (TORN, BAD, *many), 0, "fitted", **({file: place} if file else {}))
+    found = PredictResult(
+        model=model, predictions=(TORN, BAD, *many), ignored=0, probabilities="fitted",
+        **({file: place} if file else {}),
+    )  # fmt: skip
     monkeypatch.setattr(prediction, "predict", lambda *_: found)
     ran = topline(
         "predict", model, "--images", str(tmp_path / "photos"), *([f"--{file}", place] if file else [])

@@ -150,4 +150,4 @@ def test_names_are_unique_and_known(store: str, topline: Callable[..., Any]) -> 
     with pytest.raises(ConfigError, match="'balanced_accuracy' already"):
         register_metric(BALANCED)
     told = topline("models", "promote", f"{store}/models/m0002", "--metric", "rank_loss", code=2)
-    assert "no metric 'rank_loss': use one of top-1, top-2" in json.dumps(told)
+    assert "no metric of one label per row named 'rank_loss'; use one of top-1, top-2" in json.dumps(told)

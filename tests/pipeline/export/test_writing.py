@@ -174,7 +174,7 @@ def test_what_is_no_exported_estimator_is_told_how_one_is_made(model: str, tmp_p
 
 
 def test_unknown_formats_and_too_many_classes_are_refused(model: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'pickle': use one of npz, onnx, safetensors, sklearn"):
+    with pytest.raises(ConfigError, match="'pickle'; use one of npz, onnx, safetensors, sklearn"):
         export_model(model, tmp_path / "model", "pickle")
     with pytest.raises(ConfigError, match="--top-k 6 is more than the model's 5 classes"):
         export_model(model, tmp_path / "model", "onnx", ExportOptions(top_k=6))

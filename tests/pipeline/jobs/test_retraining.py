@@ -425,7 +425,7 @@ def unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--kernel", "rbf", "--no-keep-duals"], "a model with a kernel is made of its dual variables"),
         (["--keep-duals", "--method", "fw_away"], "leave keep_duals out"),
         (["--transforms", "l3"], "there is no transform 'l3'"),
-        (["--backbone", "sift"], "there is no backbone 'sift'"),
+        (["--backbone", "sift"], "there is no backbone named 'sift'"),
         (["--backbone", "onnx:gone.onnx"], "there is no network"),
         (["--mean", "0,0,0"], "--mean is about a network that is not named"),
         (["--memory-limit", "much"], "memory limit 'much' is not a size"),

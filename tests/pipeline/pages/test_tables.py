@@ -64,7 +64,7 @@ def test_a_confusion_matrix_is_sorted_by_name_by_mistakes_and_by_likeness() -> N
     assert sorted(alike) == [0, 1, 2, 3]
     assert abs(alike.index(0) - alike.index(2)) == 1
     assert rows_of(matrix.csv)[1] == ["b", "5", "0", "5", "0"]
-    shades = [cell.style for _, cells in matrix.rows for cell in cells]
+    shades = [cell.kind for _, cells in matrix.rows for cell in cells]
     assert shades[0] == "hit l3"
     assert shades[1] == "miss l0"
     assert shades[-1] == "hit l6"

@@ -285,7 +285,7 @@ def test_a_prediction_needs_a_threshold(store: str, topline: Topline) -> None:
 def test_thresholds_are_not_for_single_labels(tmp_path: Path, topline: Topline, model: str) -> None:
     small_dataset(tmp_path / "single", n=80)
     made = train(TrainConfig(store=str(tmp_path / "single"), tol=0.1, certify=False), HERE)
-    with pytest.raises(ConfigError, match="not chosen by 'f1': use one of f1_micro, "):
+    with pytest.raises(ConfigError, match="no threshold rule named 'f1'; use one of f1_micro, "):
         evaluate(model, threshold_for="f1")
     assert "takes no threshold" in topline.refused("evaluate", made.model, "--threshold-for", "f1_micro")
     said = topline.refused("predict", made.model, "--dataset", "latest", "--threshold", "0", "--workers", "0")

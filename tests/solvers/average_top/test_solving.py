@@ -256,7 +256,7 @@ X, Y = examples("hinge", n=10)
         ({"y": np.arange(10.0)}, "the loss hinge takes the targets -1 and 1"),
         ({"X": X[:0], "y": Y[:0]}, "at least one"),
         ({"X": X[:, :0]}, "the features have no columns"),
-        ({"loss": "softmax"}, "there is no individual loss 'softmax'"),
+        ({"loss": "softmax"}, "there is no individual loss named 'softmax'"),
         ({"k": 0}, "k is 0; give a number from 1 to the 10 examples"),
         ({"k": 11}, "k is 11"),
         ({"C": 0.0}, "C is 0.0; give a positive number"),

@@ -196,7 +196,7 @@ def test_a_budget_that_runs_out_is_said() -> None:
 @pytest.mark.parametrize(
     ("parameters", "y", "message"),
     [
-        ({"threshold": "best"}, Y, "no rule 'best' for the threshold; use one of f1_micro"),
+        ({"threshold": "best"}, Y, "no threshold rule named 'best'; use one of f1_micro"),
         ({"threshold": True}, Y, "threshold is True; give a number or a rule's name"),
         ({"cv": 0}, Y, "k of cv is 0; give a whole number of at least 1"),
         ({"k": 9}, Y, "k is 9 but there are 5 classes"),

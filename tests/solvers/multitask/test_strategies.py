@@ -458,7 +458,7 @@ def test_a_search_over_strategies() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"strategy": "many"}, "no strategy 'many'; use one of single, stacked, multi"),
+        ({"strategy": "many"}, "no strategy named 'many'; use one of single, stacked, multi"),
         ({"strategy": "single", "C_tasks": 1.0}, "the strategy single has no C_tasks, which is 1.0"),
         ({"strategy": "stacked", "max_alternations": 3}, "the strategy stacked has no max_alternations"),
         ({"C": "big"}, "C is 'big'"),
