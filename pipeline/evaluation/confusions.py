@@ -47,11 +47,6 @@ class ShownImage:
     picture: str | None = None
     note: str = ""
 
-    @property
-    def right(self) -> bool:
-        """Whether the prediction is right."""
-        return self.rank == 1
-
 
 @dataclass(frozen=True)
 class WorstClass:

@@ -156,11 +156,9 @@ class Threshold:
 
     def text(self) -> str:
         """Return it in a line."""
-        if self.rule == CARDINALITY:
-            chosen = "matches labels per row as in training"
-        else:
-            chosen = f"best for {METRICS[self.rule].label}"
-        return f"{self.value:.4g}, {chosen} on the {self.rows:,} {self.split} rows"
+        by_count = self.rule == CARDINALITY
+        why = "matches labels per row as in training" if by_count else f"best for {METRICS[self.rule].label}"
+        return f"{self.value:.4g}, {why} on the {self.rows:,} {self.split} rows"
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,6 @@ class Table:
         """All rows as CSV in a data URL, values as they were measured."""
         return csv_url([column.title for column in self.columns], self.rows)
 
-    @property
-    def label(self) -> str:
-        """The name as people read it."""
-        return self.name.replace("-", " ")
-
 
 def _cell(column: Column, value: Any) -> TableCell:
     if isinstance(value, TableCell):
