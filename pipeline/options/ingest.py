@@ -248,8 +248,8 @@ class PredictConfig(NewRowsConfig):
     guess_price: float | None = option(
         "Give each row its one or more best classes, more where it is in doubt: a miss costs 1,"
         " and k classes this price times log k, such as 0.05. How many is a rule fitted on the validation"
-        " rows; it promises no coverage, and measured sets of --coverage of the same size held as many right"
-        " classes to within two standard errors",
+        " rows; it promises no coverage, and has not been measured to hold more right classes than sets of"
+        " --coverage of the same size, beyond two standard errors",
         gt=0.0,
         allow_inf_nan=False,
     )
