@@ -74,7 +74,9 @@ def rng(chaos: Chaos, seed: int, request: pytest.FixtureRequest) -> random.Rando
 
 
 @pytest.fixture
-def chaos(data, undisturbed, tmp_path, seed, request) -> Iterator[Chaos]:
+def chaos(
+    data: Path, undisturbed: dict[str, Any], tmp_path: Path, seed: int, request: pytest.FixtureRequest
+) -> Iterator[Chaos]:
     name = request.node.originalname.removeprefix("test_").replace("_", " ")
     details = dict(request.node.callspec.params)
     del details["seed"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.signals import moments, prepare, struck
+from tests.chaos.signals import Moment, moments, prepare, struck
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +17,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "moment", tuple(moments(14, seed=0)), ids=lambda moment: f"{moment.command}-{moment.events}"
 )
-def test_a_command_ends_as_the_guide_says_whenever_it_is_struck(moment, prepared, tmp_path) -> None:
+def test_a_command_ends_as_the_guide_says_whenever_it_is_struck(
+    moment: Moment, prepared: Path, tmp_path: Path
+) -> None:
     ending = struck(moment, prepared, tmp_path / "here")
     assert not ending.fault(moment.number), ending.said

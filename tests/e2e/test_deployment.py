@@ -221,7 +221,9 @@ def test_everything_listens_on_the_loopback_alone(deployment: Deployment) -> Non
 
 
 @pytest.mark.parametrize("auth", [None, ("topline", "guess")])
-def test_without_the_password_the_api_is_not_read(deployment, auth) -> None:
+def test_without_the_password_the_api_is_not_read(
+    deployment: Deployment, auth: tuple[str, str] | None
+) -> None:
     assert deployment.ask("flow_runs/filter", auth=auth).status_code == httpx.codes.UNAUTHORIZED
     assert deployment.ask("flow_runs/filter").is_success
 
@@ -235,7 +237,9 @@ def test_the_database_asks_for_its_password(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("who", ["nobody", "somebody else", "in the clear"])
-def test_a_client_without_the_certificate_does_not_reach_the_scheduler(deployment, who, tmp_path) -> None:
+def test_a_client_without_the_certificate_does_not_reach_the_scheduler(
+    deployment: Deployment, who: str, tmp_path: Path
+) -> None:
     address = re.findall(r"tls://127\.0\.0\.1:\d+", deployment.commands["workers"])[0]
     environ = dict(deployment.environ)
     if who == "somebody else":

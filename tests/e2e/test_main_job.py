@@ -68,7 +68,9 @@ def test_other_options_make_another_model_of_the_same_dataset(job: tuple[Path, d
     assert other["model"] != result["model"]
 
 
-def test_new_images_are_classified_as_they_were_learnt(job, tmp_path) -> None:
+def test_new_images_are_classified_as_they_were_learnt(
+    job: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     folder, result = job
     names = ("zero", "three", "six")
     for name in names:

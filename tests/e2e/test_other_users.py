@@ -120,7 +120,9 @@ def test_a_training_on_s3_writes_the_secret_nowhere(
 
 @pytest.mark.parametrize("url", MISTAKES)
 @pytest.mark.parametrize("words", [["train", "--store"], ["fsck"], ["models", "list", "--store"]])
-def test_a_secret_in_a_url_is_refused_and_not_repeated(url, words, capsys, monkeypatch) -> None:
+def test_a_secret_in_a_url_is_refused_and_not_repeated(
+    url: str, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     with pytest.raises(SystemExit) as ended:
         main([*words, url, "--json"])

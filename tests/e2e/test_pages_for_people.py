@@ -243,7 +243,9 @@ def test_labels_that_look_wrong(tab: Tab, tmp_path: Path, drawn: tuple[str, Path
     assert tab.complaints == []
 
 
-def test_labels_are_corrected_by_keyboard_and_kept_by_the_browser(tab, tmp_path, drawn) -> None:
+def test_labels_are_corrected_by_keyboard_and_kept_by_the_browser(
+    tab: Tab, tmp_path: Path, drawn: tuple[str, Path]
+) -> None:
     page = tmp_path / "suspects.html"
     inspect_model(drawn[0], InspectConfig(page=page, max_passes=0))
     tab.open(page.as_uri())

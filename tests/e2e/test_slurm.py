@@ -66,7 +66,9 @@ def start(folder: Path, environ: dict[str, str], *words: str) -> subprocess.Pope
     )
 
 
-def test_a_training_job_starts_its_workers_over_tls_and_ends_with_them(tmp_path, environ) -> None:
+def test_a_training_job_starts_its_workers_over_tls_and_ends_with_them(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
     job = start(tmp_path, environ)
     said, _ = job.communicate(timeout=600)
     assert job.returncode == 0, said

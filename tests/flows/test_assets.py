@@ -107,7 +107,9 @@ def test_stores_with_long_paths_have_keys_of_their_own() -> None:
     assert first.key.endswith("/datasets/d1")
 
 
-def test_a_relative_path_names_the_same_asset_as_its_absolute_one(tmp_path, monkeypatch) -> None:
+def test_a_relative_path_names_the_same_asset_as_its_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert asset_of("nights", "models", "m1") == asset_of(str(tmp_path / "nights"), "models", "m1")
 

@@ -59,7 +59,9 @@ def train_as_flow(environ: dict[str, str], store: str, *more: str) -> subprocess
     )
 
 
-def test_a_finished_and_an_interrupted_run_are_kept_by_the_embedded_server(store, environ) -> None:
+def test_a_finished_and_an_interrupted_run_are_kept_by_the_embedded_server(
+    store: str, environ: dict[str, str]
+) -> None:
     with train_as_flow(environ, store, "--tol", "1e-2") as training:
         answer, said = training.communicate(timeout=800)
     assert training.returncode == 0, said

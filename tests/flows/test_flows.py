@@ -90,7 +90,9 @@ def test_training_is_a_completed_run_with_its_progress_gaps_and_summary(training
     wait_for_tasks(run.id, {"train": "Completed", "certify": "Completed"})
 
 
-def test_a_failure_is_a_failed_run_with_its_sentence_and_the_same_exception(training, prefect_home) -> None:
+def test_a_failure_is_a_failed_run_with_its_sentence_and_the_same_exception(
+    training: TrainConfig, prefect_home: Path
+) -> None:
     missing = training.model_copy(update={"dataset": "d9999"})
     with pytest.raises(NotFoundError) as plain:
         train(missing, IN_PROCESS)
@@ -121,7 +123,9 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("stage", ["_compile_jit_functions", "HeldOutRows.of", "finish_run"])
-def test_sigterm_cancels_a_run_in_words_and_is_no_failure(training, monkeypatch, stage) -> None:
+def test_sigterm_cancels_a_run_in_words_and_is_no_failure(
+    training: TrainConfig, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
     """While loops are compiled, before the first round, and once the model is stored."""
 
     def terminated(*_: object, **__: object) -> None:
@@ -236,7 +240,9 @@ def frozen_server() -> Iterator[None]:
         os.kill(process.pid, signal.SIGCONT)
 
 
-def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(training, monkeypatch) -> None:
+def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(
+    training: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Training ends while the server hangs, which thaws only before the flow's last state.
 
     Requests wait for an hour here: were training or its end to wait for one, the test would not end.
@@ -264,7 +270,9 @@ def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(t
     assert newest_run().state_name == "Completed"
 
 
-def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(training, monkeypatch) -> None:
+def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
+    training: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first attempt loses it when the certified gap is not reached yet; the second is the same run."""
     run_task, rounds_before = session.run_task, []
 

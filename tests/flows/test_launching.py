@@ -48,7 +48,9 @@ def silent_server() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/api"
 
 
-def test_a_server_that_hangs_is_one_sentence_at_its_deadline(silent_server, monkeypatch) -> None:
+def test_a_server_that_hangs_is_one_sentence_at_its_deadline(
+    silent_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launching, "HEALTH_SECONDS", 0.5)
     with (
         temporary_settings({PREFECT_API_URL: silent_server}),
@@ -72,7 +74,9 @@ def test_a_server_that_is_not_there_is_named() -> None:
         require_server(url)
 
 
-def test_an_address_in_the_environment_alone_makes_no_flow(store, monkeypatch, capsys) -> None:
+def test_an_address_in_the_environment_alone_makes_no_flow(
+    store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nobody listens there: a command without --flow works, and one with it says so."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/api"
@@ -123,12 +127,16 @@ def run_body(monkeypatch: pytest.MonkeyPatch, _command_line: None) -> Callable[[
     return run
 
 
-def test_a_result_that_is_stored_is_given_though_the_server_died(run_body, caplog) -> None:
+def test_a_result_that_is_stored_is_given_though_the_server_died(
+    run_body: Callable[[Body, Exception | None], Any], caplog: pytest.LogCaptureFixture
+) -> None:
     assert run_body(lambda: "the model", httpx.ReadTimeout("no answer")) == "the model"
     assert "does not record the end of this flow run; the result is stored" in caplog.text
 
 
-def test_the_job_s_own_error_comes_before_the_server_s(run_body) -> None:
+def test_the_job_s_own_error_comes_before_the_server_s(
+    run_body: Callable[[Body, Exception | None], Any],
+) -> None:
     def body() -> None:
         raise InputError("the folder is empty")
 
@@ -136,7 +144,9 @@ def test_the_job_s_own_error_comes_before_the_server_s(run_body) -> None:
         run_body(body, httpx.ConnectError("refused"))
 
 
-def test_an_error_of_the_job_is_the_same_object_with_its_cause(run_body) -> None:
+def test_an_error_of_the_job_is_the_same_object_with_its_cause(
+    run_body: Callable[[Body, Exception | None], Any],
+) -> None:
     cause = OSError("the disk")
     error = InterruptedRunError("stopped; topline train --resume r0001 goes on")
     error.__cause__ = cause
@@ -155,7 +165,9 @@ def test_an_error_of_the_job_is_the_same_object_with_its_cause(run_body) -> None
     "error",
     [httpx.HTTPError("401 Unauthorized"), ConcurrencySlotAcquisitionError("slots: 503 Service Unavailable")],
 )
-def test_a_server_that_fails_before_the_work_is_a_server_error(monkeypatch, error) -> None:
+def test_a_server_that_fails_before_the_work_is_a_server_error(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def refused(**_: Any) -> Any:
         raise error
 
@@ -242,7 +254,9 @@ LOST = httpx.ConnectError("the server was killed")
 
 @pytest.mark.parametrize("lost_at", ["begin", "end"])
 @pytest.mark.parametrize("failure", [None, InputError("no images"), RuntimeError("no memory")], ids=repr)
-def test_a_server_that_is_lost_costs_the_record_of_a_step_alone(lost_at, failure, monkeypatch) -> None:
+def test_a_server_that_is_lost_costs_the_record_of_a_step_alone(
+    lost_at: str, failure: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     def step(number: int) -> int:
@@ -325,7 +339,9 @@ def test_a_home_that_cannot_be_written_is_one_sentence_before_anything_starts(tm
         environment.require_home({"PREFECT_HOME": str(tmp_path / "file" / "prefect")})
 
 
-def test_whoever_serves_is_not_sent_to_an_option_of_other_commands(tmp_path, monkeypatch) -> None:
+def test_whoever_serves_is_not_sent_to_an_option_of_other_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "file" / "prefect"))
     said = {}
@@ -358,7 +374,9 @@ def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
 
 
 @pytest.mark.parametrize("period", [timedelta(hours=2), timedelta(days=30)])
-def test_the_server_of_a_schedule_forgets_runs_and_events(monkeypatch, period) -> None:
+def test_the_server_of_a_schedule_forgets_runs_and_events(
+    monkeypatch: pytest.MonkeyPatch, period: timedelta
+) -> None:
     for name, value in environment.remembering({}, period).items():
         monkeypatch.setenv(name, value)
     vacuum = ServerServicesDBVacuumSettings()

@@ -91,7 +91,9 @@ def test_the_last_who_uses_a_server_ends_it(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
-def test_a_server_that_is_killed_is_started_again_at_its_address(tmp_path, monkeypatch, caplog) -> None:
+def test_a_server_that_is_killed_is_started_again_at_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(module, "_started", started)
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
     with local_server({"PREFECT_HOME": str(tmp_path)}) as server:
@@ -104,7 +106,9 @@ def test_a_server_that_is_killed_is_started_again_at_its_address(tmp_path, monke
         httpx.get(server.url, timeout=60)
 
 
-def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(tmp_path, monkeypatch) -> None:
+def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two users start theirs at the same moment: both find 4200 free, and one of them gets it."""
     port, genuine = free_port(), module.free_port
     first = iter([port])
@@ -162,7 +166,9 @@ def test_a_home_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
-def test_a_server_that_never_answers_is_waited_for_with_a_word_and_an_end(tmp_path, caplog) -> None:
+def test_a_server_that_never_answers_is_waited_for_with_a_word_and_an_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its process has the lock, and nobody answers at its address."""
     slept: list[float] = []
     clock = Clock(monotonic=lambda: sum(slept), sleep=slept.append)

@@ -116,7 +116,9 @@ def test_the_page_tells_the_times_that_prefect_keeps(every: str, timezone: str) 
         assert found[1:] == expected
 
 
-def test_who_serves_a_store_leaves_word_of_the_schedule(tmp_path, monkeypatch) -> None:
+def test_who_serves_a_store_leaves_word_of_the_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nowhere = LocalServer("http://127.0.0.1:1/api", "user:word", tmp_path / "password")
     monkeypatch.setattr(serving, "_serve", lambda *_, **__: None)
     monkeypatch.setattr(serving, "local_server", lambda _: nullcontext(nowhere))
@@ -129,7 +131,9 @@ def test_who_serves_a_store_leaves_word_of_the_schedule(tmp_path, monkeypatch) -
     assert lines[-1].endswith("ended: by SIGTERM: the schedule is not served any more")
 
 
-def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(tmp_path, monkeypatch) -> None:
+def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nowhere = LocalServer("http://127.0.0.1:1/api", "user:word", tmp_path / "password")
     monkeypatch.setattr(serving, "local_server", lambda _: nullcontext(nowhere))
     monkeypatch.setattr(serving.time, "sleep", lambda _: None)
@@ -158,7 +162,9 @@ def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(tmp_path, monke
     assert left.error.startswith("ExceptionGroup: tasks")
 
 
-def test_a_store_that_somebody_serves_is_refused_to_another(tmp_path, monkeypatch) -> None:
+def test_a_store_that_somebody_serves_is_refused_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
 
     def serve_beside(*_: object) -> None:
@@ -210,7 +216,9 @@ def raise_signal(number: int) -> None:
 
 @pytest.mark.prefect
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_runner_in_order(prefect_server, number, capfd, monkeypatch) -> None:
+def test_a_signal_ends_the_runner_in_order(
+    prefect_server: str, number: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It comes once the runner has begun."""
 
     class Signalled(OrderlyRunner):
@@ -251,7 +259,9 @@ def test_a_second_interrupt_within_task_groups_is_no_fault(monkeypatch: pytest.M
 
 @pytest.mark.prefect
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
-def test_a_run_that_ends_with_the_serving_is_cancelled_at_once(prefect_server, number, name) -> None:
+def test_a_run_that_ends_with_the_serving_is_cancelled_at_once(
+    prefect_server: str, number: int, name: str
+) -> None:
     """The run itself sends the signal, so that it is under way for certain."""
     before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -324,7 +334,9 @@ def test_prefects_server_remembers_so_many_runs(every: str, runs: int, kept: tim
 
 
 @pytest.mark.prefect
-def test_serving_cancels_what_its_runner_cut_off(prefect_server, tmp_path, monkeypatch) -> None:
+def test_serving_cancels_what_its_runner_cut_off(
+    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cut: list[UUID] = []
     left: list[UUID] = []
 
@@ -392,7 +404,9 @@ def test_one_run_stands_in_for_all_that_were_missed(prefect_server: str) -> None
 
 
 @pytest.mark.prefect
-def test_of_thousands_of_missed_runs_the_oldest_are_deleted(prefect_server, monkeypatch) -> None:
+def test_of_thousands_of_missed_runs_the_oldest_are_deleted(
+    prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request a run would take minutes after some days of `--every 60s`, before the work begins."""
     monkeypatch.setattr(retraining, "MISSED_KEPT", 2)
     monkeypatch.setattr(retraining, "_DELETED_AT_ONCE", 3)
@@ -477,7 +491,9 @@ def test_runs_that_an_earlier_serving_left_take_the_options_of_the_one_that_runs
 
 
 @pytest.mark.prefect
-def test_a_retraining_beside_another_one_is_cancelled_and_says_who(prefect_server, tmp_path) -> None:
+def test_a_retraining_beside_another_one_is_cancelled_and_says_who(
+    prefect_server: str, tmp_path: Path
+) -> None:
     photographs(tmp_path / "photos", range(8))
     config = RetrainConfig(
         store=str(tmp_path / "store"),

@@ -78,7 +78,9 @@ OPERATIONS: dict[str, Callable[[Dataset], Any]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", ["local", "memory"])
 @pytest.mark.sampled(2)
-def test_a_damaged_shard_is_named_with_its_rows(request, kind, damage, operation) -> None:
+def test_a_damaged_shard_is_named_with_its_rows(
+    request: pytest.FixtureRequest, kind: str, damage: str, operation: str
+) -> None:
     store: Store = request.getfixturevalue(f"{kind}_store")
     info = write_dataset(store, dense(101, 6), PLAN)
     act, words = DAMAGES[damage]
@@ -123,7 +125,9 @@ def test_an_object_of_s3_that_is_lost_or_empty(s3_store: Store, operation: str) 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("array", ["indptr", "indices", "data"])
 @pytest.mark.sampled(3)
-def test_a_damaged_sparse_unit_is_named_with_its_rows(local_store, array, damage, operation) -> None:
+def test_a_damaged_sparse_unit_is_named_with_its_rows(
+    local_store: Store, array: str, damage: str, operation: str
+) -> None:
     info = write_dataset(local_store, sparse(101, 6), PLAN)
     act, words = DAMAGES[damage]
     act(local_store, f"{unit_of(local_store, info, 1)}/{array}/c/0")
@@ -146,7 +150,9 @@ def test_a_damaged_sparse_unit_is_named_with_its_rows(local_store, array, damage
         ("units.json", Dataset.sample_ids),
     ],
 )
-def test_everything_else_of_a_dataset(local_store, damage, path, read) -> None:
+def test_everything_else_of_a_dataset(
+    local_store: Store, damage: str, path: str, read: Callable[[Dataset], Any]
+) -> None:
     info = write_dataset(local_store, dense(101, 6), PLAN)
     place = manifest_of(local_store, info, 1) if path == "manifest" else f"{info.folder}/{path}"
     dataset = Dataset.open(local_store)

@@ -77,7 +77,9 @@ def test_an_empty_store_has_none(any_store: Store) -> None:
 @pytest.mark.parametrize(
     ("place", "rows"), [("unit", (32, 64)), ("arrays/labels/c/0", (0, 101)), ("units.json", None)]
 )
-def test_a_damaged_file_of_a_dataset(local_store, damage, kind, shallow, place, rows) -> None:
+def test_a_damaged_file_of_a_dataset(
+    local_store: Store, damage: object, kind: str, shallow: bool, place: str, rows: tuple[int, int] | None
+) -> None:
     first, _ = fill(local_store)
     path = f"{unit_of(local_store, first, 1)}/c/0/0" if place == "unit" else f"{first.folder}/{place}"
     damage(local_store, path)
@@ -148,7 +150,9 @@ def test_a_run_that_was_killed_before_its_outcome_was_written_is_no_damage(local
 
 
 @pytest.mark.parametrize(("before", "torn"), [((), "begun.json"), (("begun.json",), "model.json")])
-def test_a_writer_killed_in_its_first_records_did_no_damage(local_store, before, torn) -> None:
+def test_a_writer_killed_in_its_first_records_did_no_damage(
+    local_store: Store, before: tuple[str, ...], torn: str
+) -> None:
     for name in before:
         local_store.write_bytes(f"models/m0001/{name}", sealed(f"models/m0001/{name}", {}))
     local_store.write_bytes(f"models/m0001/{torn}.0123456789ab{PARTIAL}", b"{")
@@ -210,7 +214,9 @@ def test_leftovers_are_reported_as_harmless_and_last(local_store: Store) -> None
     assert {finding.kind for finding in found[1:]} == {"staging", "partial", "foreign-file"}
 
 
-def test_values_that_break_the_rules_though_every_digest_fits(local_store, monkeypatch) -> None:
+def test_values_that_break_the_rules_though_every_digest_fits(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import topline.storage.datasets.writer as writers
 
     def careless(labels: object, split: object, *_: object) -> tuple[object, object]:
@@ -230,7 +236,9 @@ def test_values_that_break_the_rules_though_every_digest_fits(local_store, monke
     assert check_dataset(Dataset.open(local_store), deep=False) == []
 
 
-def test_a_manifest_that_disagrees_though_every_digest_fits(local_store, monkeypatch) -> None:
+def test_a_manifest_that_disagrees_though_every_digest_fits(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import topline.storage.datasets.writer as writers
 
     with monkeypatch.context() as patch:
@@ -245,7 +253,9 @@ def test_a_manifest_that_disagrees_though_every_digest_fits(local_store, monkeyp
     assert "row 40 (image-40) is rejected, and its split is 0" in finding.what
 
 
-def test_nan_that_came_in_though_every_digest_fits(local_store, monkeypatch) -> None:
+def test_nan_that_came_in_though_every_digest_fits(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import topline.storage.datasets.writer as writers
 
     X = dense(101, 6)

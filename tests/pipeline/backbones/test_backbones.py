@@ -239,7 +239,9 @@ def test_onnx_asks_for_size_and_layout_where_the_graph_leaves_them_open(tmp_path
         ({RANGE: "Normalized_1_1", COLOURS: "Rgb8"}, 0.5, 0.5, "RGB"),
     ],
 )
-def test_onnx_knows_the_standard_metadata_of_images(tmp_path, metadata, mean, std, channels) -> None:
+def test_onnx_knows_the_standard_metadata_of_images(
+    tmp_path: Path, metadata: dict[str, str], mean: float, std: float, channels: str
+) -> None:
     """Their meaning: the network's values for bytes x are x, x / 255 and x / 127.5 - 1."""
     path = write_network(tmp_path / "net.onnx", metadata=metadata)
     stated = Preprocessing(crop=SIDE, mean=(mean,) * 3, std=(std,) * 3, channels=channels)
@@ -409,7 +411,9 @@ def test_where_no_image_can_be_read_it_is_the_network(tmp_path: Path) -> None:
         ("omniglot/images_background_small1.zip", "hog"),
     ],
 )
-def test_public_images_get_what_suits_them(shared_data, tmp_path, archive, backbone) -> None:
+def test_public_images_get_what_suits_them(
+    shared_data: Path, tmp_path: Path, archive: str, backbone: str
+) -> None:
     with ZipFile(shared_data / archive) as images:
         names = [name for name in images.namelist() if name.endswith((".jpg", ".JPEG", ".png"))]
         images.extractall(tmp_path, names[:: max(1, len(names) // 100)])

@@ -91,7 +91,9 @@ def test_the_graph_is_one_that_onnx_accepts(cache: Path) -> None:
     assert len(model.SerializeToString()) < 14_000_000
 
 
-def test_the_network_is_converted_once_and_again_where_its_file_is_damaged(tmp_path, monkeypatch) -> None:
+def test_the_network_is_converted_once_and_again_where_its_file_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "cache"
     made = lite0_network(folder)
     (kept,) = folder.iterdir()
@@ -111,7 +113,9 @@ def test_a_cache_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     open_session(lite0_network(None))
 
 
-def test_other_weights_and_other_versions_are_refused(tmp_path, monkeypatch) -> None:
+def test_other_weights_and_other_versions_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = EfficientNetLite0().spec()
     with pytest.raises(InputError, match="made by another version of efficientnet_lite0"):
         backbone_of_spec({**spec, "graph": 0})

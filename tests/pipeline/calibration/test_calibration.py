@@ -68,7 +68,9 @@ def scored(url: str, split: str) -> tuple[Any, Any, list[str]]:
     return scores, rows.labels(), [ids[row] for row in rows.indices.tolist()]
 
 
-def test_in_a_store_that_cannot_be_written_it_is_made_and_not_kept(tmp_path, monkeypatch, caplog) -> None:
+def test_in_a_store_that_cannot_be_written_it_is_made_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     url = stored(tmp_path / "store", splits())
 
     def refuse(*_: object) -> None:

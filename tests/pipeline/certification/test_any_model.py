@@ -334,7 +334,9 @@ def smoothed_primal(
 @pytest.mark.parametrize("class_weights", [None, WEIGHTS], ids=["alike", "weighted"])
 @pytest.mark.parametrize(("loss", "gamma", "kind"), SMOOTHED, ids=str)
 @pytest.mark.sampled(2)
-def test_any_weights_and_dual_variables(rows, loss, gamma, kind, class_weights) -> None:
+def test_any_weights_and_dual_variables(
+    rows: Rows, loss: Any, gamma: float, kind: str, class_weights: tuple[float, ...] | None
+) -> None:
     """Every loss, smoothing and weighting; a class that counts for nothing has dual rows of zeros."""
     weights = np.ones(N) if class_weights is None else np.asarray(class_weights)[rows.y]
     W = weights_at(1)
@@ -370,7 +372,9 @@ def test_any_weights_and_dual_variables(rows, loss, gamma, kind, class_weights) 
 
 
 @pytest.mark.parametrize(("gamma", "basis"), [(0.0, "W and b"), (0.4, "W, b and aa")])
-def test_sums_stand_for_the_dual_variables_that_weights_are_made_of(rows, gamma, basis) -> None:
+def test_sums_stand_for_the_dual_variables_that_weights_are_made_of(
+    rows: Rows, gamma: float, basis: str
+) -> None:
     loss = TopKHinge(2)
     A = duals_at(rows, loss, weights_at(2), gamma, "moreau", np.ones(N))
     W = reference.weights_of(rows.X, LAM, A)
@@ -391,7 +395,9 @@ def test_sums_stand_for_the_dual_variables_that_weights_are_made_of(rows, gamma,
     ("loss", "gamma"), [(TopKHinge(2), 0.0), (TopKHinge(2), 0.4), (Softmax(), 0.0)], ids=str
 )
 @pytest.mark.parametrize("k", [1, 7.5, 0.25])
-def test_any_cuts_of_the_average_top_k_risk(rows, monkeypatch, loss, gamma, k, held) -> None:
+def test_any_cuts_of_the_average_top_k_risk(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, loss: Any, gamma: float, k: float, held: int
+) -> None:
     """A share of the rows counts as many of them; how many points are looked at at once changes nothing."""
     monkeypatch.setattr("topline.pipeline.certification.sums._LOSS_BYTES", held)
     count = k if k >= 1 else k * N
@@ -412,7 +418,9 @@ def test_any_cuts_of_the_average_top_k_risk(rows, monkeypatch, loss, gamma, k, h
     assert (progress.counts, {unit for *_, unit in progress.stages}) == ({"certify": announced}, {"rows"})
 
 
-def test_envelopes_are_taken_of_rows_that_may_be_among_the_largest(rows, monkeypatch) -> None:
+def test_envelopes_are_taken_of_rows_that_may_be_among_the_largest(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     examined: list[int] = []
 
     def counted(loss: Any, scores: Array, *rest: Any) -> Array:
@@ -494,7 +502,9 @@ def test_parts_of_a_kernel_stay_in_memory_as_far_as_they_fit() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "inside"), [(np.float64, 1e-9), (np.float32, 2e-5)])
-def test_rows_may_leave_their_domain_by_the_rounding_of_their_array(rows, dtype, inside) -> None:
+def test_rows_may_leave_their_domain_by_the_rounding_of_their_array(
+    rows: Rows, dtype: Any, inside: float
+) -> None:
     loss = TopKHinge(2)
     A = np.zeros((N, M))
     own, other = np.arange(N), (rows.y + 1) % M

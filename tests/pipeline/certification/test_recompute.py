@@ -361,7 +361,9 @@ def test_loose_gaps_and_no_weights_are_not_certified(folder: Path) -> None:
     assert dataclasses.replace(sound, certified=False).objection == "W is 0, which is no better than no model"
 
 
-def test_a_certificate_is_shown_where_it_cannot_be_recorded(folder, monkeypatch, caplog) -> None:
+def test_a_certificate_is_shown_where_it_cannot_be_recorded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     url = trained(folder, k=2)
     before = load_model(url).record.revision
 
@@ -375,7 +377,9 @@ def test_a_certificate_is_shown_where_it_cannot_be_recorded(folder, monkeypatch,
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.5e-6, False), (2e-6, True)])
-def test_a_smoothed_bound_below_the_gap_is_an_error(folder, monkeypatch, share, refused) -> None:
+def test_a_smoothed_bound_below_the_gap_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, share: float, refused: bool
+) -> None:
     """No A and W give one, so a sum is spoilt here."""
     url = trained(folder, k=2, smoothing=0.4)
     sound = certify(url, store=False)
@@ -395,7 +399,9 @@ def test_a_smoothed_bound_below_the_gap_is_an_error(folder, monkeypatch, share, 
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.5e-6, False), (2e-6, True)])
-def test_a_gap_below_zero_by_more_than_rounding_is_an_error(folder, share, refused) -> None:
+def test_a_gap_below_zero_by_more_than_rounding_is_an_error(
+    folder: Path, share: float, refused: bool
+) -> None:
     trained_url = trained(folder, k=2, keep_duals=False)
     model, sound = load_model(trained_url), certify(trained_url)
     kept = {name: model.array(name) for name in model.arrays}
@@ -495,7 +501,9 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
         ({"TILE_BYTES": 1, "LEAST_ROWS": 3}, 3),
     ],
 )
-def test_many_or_wide_rows_are_certified_in_tiles(tmp_path, monkeypatch, limits, most) -> None:
+def test_many_or_wide_rows_are_certified_in_tiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], most: int
+) -> None:
     store = open_store(tmp_path, create=True)
     X, labels = make_features(300, 6, 4)
     write_dataset(store, X, labels, np.zeros(300, dtype=np.int8))

@@ -82,7 +82,9 @@ def test_train_prints_one_json_object_with_the_promised_fields(topline: Topline,
     assert len(ran.out.strip().splitlines()) == 1
 
 
-def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(topline, tmp_path, monkeypatch) -> None:
+def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
+    topline: Topline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     small_dataset(tmp_path / "my store")
     words = ["train", "--store", str(tmp_path / "my store"), "--k", "2", "--workers", "0", "--tol", "0.05"]
@@ -104,7 +106,9 @@ def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(topline, tmp_pa
 
 
 @pytest.mark.parametrize(("split", "words"), [(1, ["--split", "val"]), (0, None)])
-def test_a_model_without_test_rows_is_measured_on_what_is_there(topline, tmp_path, split, words) -> None:
+def test_a_model_without_test_rows_is_measured_on_what_is_there(
+    topline: Topline, tmp_path: Path, split: int, words: list[str] | None
+) -> None:
     X, labels = make_features(60, 4, 3)
     write_dataset(open_store(str(tmp_path), create=True), X, labels, np.where(np.arange(60) % 3, 0, split))
     train = ("train", "--store", str(tmp_path), "--loss", "softmax", "--workers", "0", "--tol", "0.05")
@@ -158,14 +162,18 @@ def test_an_option_that_is_not_there_is_told_what_it_may_be(topline: Topline, wo
 
 
 @pytest.mark.parametrize("command", ["run", "retrain"])
-def test_no_store_is_made_for_images_that_are_not_there(topline, tmp_path, command) -> None:
+def test_no_store_is_made_for_images_that_are_not_there(
+    topline: Topline, tmp_path: Path, command: str
+) -> None:
     ran = topline(command, "--images", str(tmp_path / "phtos"), "--store", str(tmp_path / "shop"))
     assert ran.code == BAD_INPUT
     assert "phtos is not there" in ran.err
     assert not (tmp_path / "shop").exists()
 
 
-def test_a_loss_that_is_not_there_is_told_before_a_store_that_is_not(topline, tmp_path) -> None:
+def test_a_loss_that_is_not_there_is_told_before_a_store_that_is_not(
+    topline: Topline, tmp_path: Path
+) -> None:
     for command in ("train", "retrain"):
         ran = topline(command, "--store", str(tmp_path / "shop"), "--loss", "sofmax")
         assert ran.code == BAD_INPUT
@@ -322,7 +330,9 @@ def test_a_solved_run_is_resumed_only_for_more_than_it_reached(topline: Topline,
     assert topline(*resume, "--tol", "0.1").json["model"] == further["model"]
 
 
-def test_flags_win_over_the_file_and_the_file_over_defaults(topline, store, tmp_path) -> None:
+def test_flags_win_over_the_file_and_the_file_over_defaults(
+    topline: Topline, store: str, tmp_path: Path
+) -> None:
     file = tmp_path / "job.toml"
     file.write_text(f'[train]\nstore = "{store}"\nk = 3\ntol = 0.2\nC = 0.5\n[cluster]\nworkers = 0\n')
     model = topline("train", "--config", str(file), "--k", "2", "--json").json["model"]
@@ -371,7 +381,9 @@ def test_mistakes_in_the_file_are_named(topline: Topline, tmp_path: Path, text: 
     ],
     ids=" ".join,
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(topline, store, tmp_path, words) -> None:
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    topline: Topline, store: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     filled = [word.format(store=store, missing=tmp_path / "nothing") for word in words]
     ran = topline(*filled)
     assert ran.code == BAD_INPUT, ran.err
@@ -404,7 +416,9 @@ def test_every_option_says_what_it_is() -> None:
             assert field.description, f"{section}.{name}"
 
 
-def test_faults_show_their_place_only_when_asked(topline, store, monkeypatch) -> None:
+def test_faults_show_their_place_only_when_asked(
+    topline: Topline, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("nothing to divide")
 
@@ -426,7 +440,9 @@ def test_faults_show_their_place_only_when_asked(topline, store, monkeypatch) ->
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
     ],
 )
-def test_the_machine_s_own_limits_are_sentences_too(topline, monkeypatch, error, code, words) -> None:
+def test_the_machine_s_own_limits_are_sentences_too(
+    topline: Topline, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, words: str
+) -> None:
     def limited(*_: object, **__: object) -> None:
         raise error
 
@@ -468,7 +484,9 @@ def test_a_reader_that_leaves_early_is_no_error(store: str, words: str) -> None:
         ("| cat", 0, '"class_names": ["b", "\u00e9"]'),
     ],
 )
-def test_outputs_that_take_nothing_or_ascii_alone_end_in_no_traceback(tmp_path, where, code, said) -> None:
+def test_outputs_that_take_nothing_or_ascii_alone_end_in_no_traceback(
+    tmp_path: Path, where: str, code: int, said: str
+) -> None:
     np.savez(tmp_path / "a.npz", X=np.eye(4), y=np.array(["b", "\u00e9", "b", "\u00e9"]))
     words = f"{TOPLINE} import --features a.npz --store s --json {where}"
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

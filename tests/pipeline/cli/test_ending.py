@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline.conftest import Topline
 from tests.pipeline.pictures import write_classes
 from tests.pipeline.small_data import small_dataset
 from tests.processes import run_program
@@ -188,7 +189,9 @@ def fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> Fill:
     return fill
 
 
-def test_certificates_and_evaluations_are_shown(topline, model, fill_the_disk, caplog) -> None:
+def test_certificates_and_evaluations_are_shown(
+    topline: Topline, model: str, fill_the_disk: Fill, caplog: pytest.LogCaptureFixture
+) -> None:
     before = load_model(model).record.revision
     fill_the_disk()
     certified = topline("certify", model)
@@ -203,7 +206,9 @@ def test_certificates_and_evaluations_are_shown(topline, model, fill_the_disk, c
     assert load_model(model).record.revision == before
 
 
-def test_a_model_is_shown_whose_certificate_has_no_room(topline, model, fill_the_disk, monkeypatch) -> None:
+def test_a_model_is_shown_whose_certificate_has_no_room(
+    topline: Topline, model: str, fill_the_disk: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def on_a_full_disk(*of: Any) -> Any:
         fill_the_disk()
         return certify(*of)
@@ -217,7 +222,9 @@ def test_a_model_is_shown_whose_certificate_has_no_room(topline, model, fill_the
     assert f"{store}/models/m0002" in ran.out
 
 
-def test_rows_that_the_store_has_no_room_for_go_to_the_output(topline, model, monkeypatch, tmp_path) -> None:
+def test_rows_that_the_store_has_no_room_for_go_to_the_output(
+    topline: Topline, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -233,7 +240,9 @@ def test_rows_that_the_store_has_no_room_for_go_to_the_output(topline, model, mo
 
 
 @pytest.mark.parametrize("option", ["--output", "--page"])
-def test_predictions_are_shown(topline, model, fill_the_disk, tmp_path, option) -> None:
+def test_predictions_are_shown(
+    topline: Topline, model: str, fill_the_disk: Fill, tmp_path: Path, option: str
+) -> None:
     photos = str(Path(model).parents[2] / "photos")
     place = tmp_path / {"--output": "rows.csv", "--page": "rows.html"}[option]
     stored = topline("predict", model, "--dataset", "latest")
@@ -251,7 +260,9 @@ def test_predictions_are_shown(topline, model, fill_the_disk, tmp_path, option) 
         assert found["error"]["exit_code"] == FAILURE
 
 
-def test_a_store_that_is_only_read_is_not_called_full(topline, model, monkeypatch, tmp_path) -> None:
+def test_a_store_that_is_only_read_is_not_called_full(
+    topline: Topline, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     open_store(str(Path(model).parents[1])).delete_tree("predictions")
     monkeypatch.setattr(local.LocalStore, "is_writable", lambda self: False)
     words = ("predict", model, "--dataset", "latest", "--output")

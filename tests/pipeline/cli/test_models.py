@@ -142,7 +142,9 @@ def test_what_comes_next_stands_behind_every_command(topline: Topline, tmp_path:
 
 
 @pytest.mark.parametrize(("ok", "word"), [(True, "run"), (False, "doctor   once that is fixed")])
-def test_what_comes_next_is_said_after_doctor(topline, monkeypatch, ok, word) -> None:
+def test_what_comes_next_is_said_after_doctor(
+    topline: Topline, monkeypatch: pytest.MonkeyPatch, ok: bool, word: str
+) -> None:
     checks = [CheckResult("versions", ok, "those of today", "install it again", 0.1)]
     monkeypatch.setattr("topline.pipeline.doctor.run_checks", lambda **_: checks)
     assert topline("doctor").out.splitlines()[-1] == f"  next: topline {word}"
@@ -156,7 +158,9 @@ BAD = Prediction("c.png", "rejected", error="no image")
 
 
 @pytest.mark.parametrize("file", [None, "output", "page"])
-def test_a_table_that_holds_all_is_not_listed_whole(file, topline, store, tmp_path, monkeypatch) -> None:
+def test_a_table_that_holds_all_is_not_listed_whole(
+    file: str | None, topline: Topline, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.05", "--json").json[
         "model"
     ]
@@ -192,7 +196,7 @@ def test_as_many_best_classes_are_listed_as_the_window_has_room_for() -> None:
     assert _fitting(head, [replace(BAD, error="no\nimage\x1b[2J")], None)[2].endswith(r"no\nimage\x1b[2J")
 
 
-def test_features_in_a_file_are_classified(topline, tmp_path) -> None:
+def test_features_in_a_file_are_classified(topline: Topline, tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(120, 3)) + 4.0 * np.eye(3)[np.arange(120) % 3]
     table = pd.DataFrame(X, columns=["w", "h", "z"])
     table.assign(label=np.arange(120) % 3).to_csv(tmp_path / "t.csv", index=False)
@@ -238,7 +242,7 @@ def test_features_in_a_file_are_classified(topline, tmp_path) -> None:
     assert "--labels-name names what is inside the file of --features" in alone.err
 
 
-def test_new_images_are_scored_and_those_of_training_are_told_apart(topline, tmp_path) -> None:
+def test_new_images_are_scored_and_those_of_training_are_told_apart(topline: Topline, tmp_path: Path) -> None:
     """Copies of what was trained on do not count; a folder that is no class is named, and counts as wrong."""
     root = write_classes(tmp_path / "photos", 3, 10)
     place = str(tmp_path / "store")
@@ -266,7 +270,7 @@ def test_new_images_are_scored_and_those_of_training_are_told_apart(topline, tmp
     assert "no row has a label" in refused.err
 
 
-def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(topline, tmp_path) -> None:
+def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(topline: Topline, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     labels = np.array(["low", "high"])[np.arange(80) % 2]
     table = pd.DataFrame(random.normal(size=(80, 3)) + (labels == "high")[:, None] * 3.0, columns=list("abc"))
@@ -300,7 +304,7 @@ def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(topline, tmp_pa
     assert "counted as wrong of unknown classes: other 8" in topline(*asked).out
 
 
-def test_numbers_of_classes_in_a_file_mean_the_names_of_training(topline, tmp_path) -> None:
+def test_numbers_of_classes_in_a_file_mean_the_names_of_training(topline: Topline, tmp_path: Path) -> None:
     codes = np.arange(80) % 2
     X = np.random.default_rng(0).normal(size=(80, 3)) + codes[:, None] * 9.0
     np.savez(tmp_path / "a.npz", features=X, labels=codes)
@@ -379,7 +383,9 @@ def test_bars_end_where_the_work_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (certified.completed, certified.finished) == (3, True)
 
 
-def test_all_of_a_training_fits_a_window_of_80_columns(monkeypatch, capsys) -> None:
+def test_all_of_a_training_fits_a_window_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     facts = {"relative_gap": 6.87e-3, "held_out": 0.406, "held_out_rows": 2000, "held_out_split": "test"}

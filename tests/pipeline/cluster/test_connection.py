@@ -44,7 +44,9 @@ def children() -> set[psutil.Process]:
 
 
 @pytest.mark.parametrize(("error", "told"), [(AllExit(), False), (ZeroDivisionError(), True)], ids=repr)
-def test_waits_that_dask_gave_up_are_not_reported_later(error, told, caplog) -> None:
+def test_waits_that_dask_gave_up_are_not_reported_later(
+    error: Exception, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nobody asks for their result: asyncio reports them when they are collected, after the job perhaps."""
 
     async def failing() -> None:
@@ -84,7 +86,9 @@ def test_a_worker_of_this_process_outlives_a_sleeping_laptop() -> None:
 
 
 @pytest.mark.parametrize("data_bytes", [0, pytest.param(None, marks=pytest.mark.cluster)])
-def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(data_bytes, capfd, monkeypatch) -> None:
+def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
+    data_bytes: int | None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     before = children()
     with open_cluster(ClusterConfig(workers=2, memory_limit="2GiB"), data_bytes=data_bytes) as client:

@@ -193,7 +193,9 @@ def test_any_deal_gives_the_same_total_over_few_copies(workers: int, blocks: int
 
 
 @pytest.mark.slow
-def test_rounds_of_many_workers_survive_one_that_hands_on(many, monkeypatch) -> None:
+def test_rounds_of_many_workers_survive_one_that_hands_on(
+    many: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same W bit for bit, from fewer copies and sums than workers; one dies at a request."""
     with DaskExecutor(many, blocks=BLOCKS) as executor:
         result = solved(executor, smoothing=0.5)

@@ -110,7 +110,9 @@ def test_a_client_cannot_pose_as_the_scheduler(made: dict[str, Any]) -> None:
         shake_hands(posing, context(made, "connect", "worker"))
 
 
-def test_who_has_no_certificate_of_the_same_ca_is_refused(made, others) -> None:
+def test_who_has_no_certificate_of_the_same_ca_is_refused(
+    made: dict[str, Any], others: dict[str, Any]
+) -> None:
     scheduler = context(made, "listen", "scheduler")
     with pytest.raises(ssl.SSLError, match=r"(?i)verify failed|unknown ca"):
         shake_hands(scheduler, context(others, "connect", "client"))
@@ -229,7 +231,9 @@ def test_refusals_are_sentences_that_say_what_to_do(
 
 
 @pytest.mark.parametrize(("days", "warned"), [(31, False), (29, True), (2, True)])
-def test_an_expiry_is_warned_of_for_a_month(days, warned, tmp_path, caplog) -> None:
+def test_an_expiry_is_warned_of_for_a_month(
+    days: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     made = settings(make_tls_files(tmp_path / "certs", days=days).config)
     with (
         dask.config.set(made),

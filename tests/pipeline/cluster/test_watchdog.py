@@ -56,7 +56,9 @@ def solved(executor: Any) -> Any:
     return solve(X, Y, TopKHinge(2), lam=1.0 / N, executor=executor, **options)
 
 
-def test_blocks_of_a_call_that_hangs_move(client, monkeypatch, caplog) -> None:
+def test_blocks_of_a_call_that_hangs_move(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(WorkerWatch, "silent", lambda *_: [])
     expected = solved(SerialExecutor(blocks=4))
     hung: list[str] = []
@@ -269,7 +271,9 @@ def test_who_waits_for_a_worker_says_so_once(client: Client, caplog: pytest.LogC
     assert re.fullmatch(r"there is no worker: waiting up to 40 s; (worker \S+ hangs; )+start workers", said)
 
 
-def test_a_worker_that_cannot_be_reached_is_asked_through_the_scheduler(client, monkeypatch) -> None:
+def test_a_worker_that_cannot_be_reached_is_asked_through_the_scheduler(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker, genuine = _workers(client)[0], client.rpc.connect
 
     async def connect(address: str, *options: Any) -> Any:
@@ -371,7 +375,9 @@ class CutConnection:
         return await self._scheduler.identity(**options)
 
 
-def test_a_worker_is_silent_by_the_time_in_which_somebody_looked(clock, monkeypatch) -> None:
+def test_a_worker_is_silent_by_the_time_in_which_somebody_looked(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A coordinator that was stopped looks before its scheduler has read what workers sent."""
     workers = {name: {"last_seen": 1.0} for name in "ab"}
     monkeypatch.setattr("topline.pipeline.cluster.watchdog.known_workers", lambda *_: workers)
@@ -388,7 +394,9 @@ def test_a_worker_is_silent_by_the_time_in_which_somebody_looked(clock, monkeypa
     assert watch.silent("ab") == ["a"]
 
 
-def test_connections_that_were_cut_are_not_a_scheduler_that_is_gone(client, monkeypatch) -> None:
+def test_connections_that_were_cut_are_not_a_scheduler_that_is_gone(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watch = WorkerWatch(client, heartbeat_timeout=30.0)
     monkeypatch.setattr(client, "scheduler", CutConnection(client.scheduler, cuts=2))
     assert len(watch.alive()) == 2

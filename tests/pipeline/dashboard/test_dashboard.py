@@ -162,7 +162,9 @@ def test_the_page_of_models_tells_champions_and_decisions(full: Store) -> None:
     assert 'href="runs/r0003"' in parts["runs"]
 
 
-def test_tables_say_where_they_leave_out_and_the_champion_is_always_there(full, monkeypatch) -> None:
+def test_tables_say_where_they_leave_out_and_the_champion_is_always_there(
+    full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(overview, "MODELS_SHOWN", 1)
     monkeypatch.setattr(overview, "DECISIONS_SHOWN", 3)
     monkeypatch.setattr(store_follower, "RUNS_SHOWN", 2)
@@ -579,7 +581,7 @@ def test_sweeps_are_listed_and_what_is_none_is_not_there(store: Store, tmp_path:
     assert "This file is complete in itself" in Path(page).read_text(encoding="utf-8")
 
 
-def test_a_sweep_that_ran_is_shown_with_its_own_numbers(store, tmp_path, topline) -> None:
+def test_a_sweep_that_ran_is_shown_with_its_own_numbers(store: Store, tmp_path: Path, topline) -> None:
     X, y = make_features(120, 6, 3)
     write_dataset(store, X, y, np.zeros(len(y), dtype=np.int8))
     config = SweepConfig(store=store.url, C=(0.1, 1.0), k=(1,), folds=2)

@@ -134,7 +134,7 @@ def test_a_schedule_falls_due_next_at_the_time_of_its_cron(full: Store, tmp_path
     assert "topline_schedule_next_seconds" not in samples(store), "it is dead by now"
 
 
-def test_a_schedule_that_was_made_up_costs_its_own_line(full, tmp_path, topline) -> None:
+def test_a_schedule_that_was_made_up_costs_its_own_line(full: Store, tmp_path: Path, topline) -> None:
     shutil.copytree(full.url, tmp_path / "store")
     store = open_store(str(tmp_path / "store"))
     for crafted in (
@@ -161,7 +161,9 @@ def test_drift_at_the_newest_decision_is_a_gauge(tmp_path: Path) -> None:
     assert (said["topline_feature_drift"], said["topline_class_drift"]) == (0.31, 0.02)
 
 
-def test_the_alert_rules_are_about_what_is_measured(full, tmp_path, monkeypatch) -> None:
+def test_the_alert_rules_are_about_what_is_measured(
+    full: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(full.url, tmp_path / "store")
     store = open_store(str(tmp_path / "store"))
     when = "2026-03-01T02:00:00+00:00"
@@ -201,7 +203,9 @@ def test_a_run_that_fell_silent_is_the_one_to_resume(tmp_path: Path) -> None:
     assert store_status(store, story.at + 3600.0).unfinished is None
 
 
-def test_the_last_run_is_the_one_that_was_last_at_work(tmp_path, monkeypatch) -> None:
+def test_the_last_run_is_the_one_that_was_last_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which may be an old one that was resumed."""
     store = open_store(str(tmp_path / "store"), create=True)
     for moment, run in (("01:00", None), ("02:00", None), ("03:00", "r0001")):

@@ -59,7 +59,9 @@ def test_a_broken_check_is_a_failed_line_with_a_fix(name: str, detail: str, fix:
     assert fix in check.fix
 
 
-def test_a_hanging_check_ends_at_its_deadline_with_all_that_it_started(tmp_path, monkeypatch) -> None:
+def test_a_hanging_check_ends_at_its_deadline_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     note = tmp_path / "child"
     monkeypatch.setenv("CHILD_NOTE", str(note))
 
@@ -98,7 +100,9 @@ def test_slow_checks_run_only_when_they_are_asked_for() -> None:
     assert [check.ok for check in run_checks(checks=checks, schedule=True)] == [True]
 
 
-def test_checks_come_in_through_entry_points_and_a_broken_contribution_is_a_finding(monkeypatch) -> None:
+def test_checks_come_in_through_entry_points_and_a_broken_contribution_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     points = (
         EntryPoint("good", "tests.pipeline.doctor.test_runner:contributed", runner.ENTRY_POINTS),
         EntryPoint("gone", "no_such_module:checks", runner.ENTRY_POINTS),
@@ -151,7 +155,9 @@ def test_requirements_of_extras_and_other_platforms_are_left_out() -> None:
         (None, "Haswell", False, ""),
     ],
 )
-def test_narrow_products_on_a_wide_processor_are_noticed(monkeypatch, told, kernels, wide, said) -> None:
+def test_narrow_products_on_a_wide_processor_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, kernels: str, wide: bool, said: str
+) -> None:
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: {"avx512f": wide})
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     if told:

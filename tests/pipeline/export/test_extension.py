@@ -61,7 +61,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.usefixtures("csv_format")
-def test_the_command_exports_in_it(store, tmp_path, topline, monkeypatch) -> None:
+def test_the_command_exports_in_it(
+    store: str, tmp_path: Path, topline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = topline.printed("export", f"{store}/models/m0001", "--format", "csv")
     assert (found["format"], found["path"], found["dataset_rows"]) == ("csv", "m0001.csv", 200)

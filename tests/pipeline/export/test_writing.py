@@ -109,7 +109,9 @@ def test_the_onnx_graph_takes_stored_features_and_names_the_best_classes(model: 
     assert names.tolist() == [[class_names[code] for code in row] for row in classes]
 
 
-def test_what_predicts_otherwise_is_not_kept(model, tmp_path, monkeypatch) -> None:
+def test_what_predicts_otherwise_is_not_kept(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     export_model(model, tmp_path / "model.onnx", "onnx")
     before = (tmp_path / "model.onnx").read_bytes()
     genuine = onnx_graphs.run_onnx
@@ -331,7 +333,9 @@ def kernel_model(dataset: Dataset) -> str:
     return trained(Path(dataset.store.url.removeprefix("file://")))
 
 
-def test_the_objective_of_what_is_written_is_within_the_share(kernel_model, dataset, tmp_path) -> None:
+def test_the_objective_of_what_is_written_is_within_the_share(
+    kernel_model: str, dataset: Dataset, tmp_path: Path
+) -> None:
     """P of the file alone: |W|^2 and losses from its landmarks and weights, by scikit-learn's kernel."""
     report = export_model(kernel_model, tmp_path / "few.npz", "npz", most_loss=0.05)
     found, record = report.compression, load_model(kernel_model).record
@@ -354,7 +358,9 @@ def test_the_objective_of_what_is_written_is_within_the_share(kernel_model, data
     assert kept["rows"] == found.rows
 
 
-def test_an_estimator_of_few_rows_answers_as_the_model(kernel_model, dataset, tmp_path) -> None:
+def test_an_estimator_of_few_rows_answers_as_the_model(
+    kernel_model: str, dataset: Dataset, tmp_path: Path
+) -> None:
     report = export_model(kernel_model, tmp_path / "few", "sklearn", most_loss=1e-3)
     made, X = load_estimator(tmp_path / "few"), dataset.rows(0, 400)
     names = np.array(dataset.class_names)[dataset.labels()]

@@ -235,7 +235,9 @@ def test_a_table_names_paths_labels_and_splits(tmp_path: Path, suffix: str, mark
         (("3.11", "nightly", "2.0", "1"), ["3.11", "nightly", "2.0", "1"]),
     ],
 )
-def test_numbers_of_a_table_are_classes_by_one_rule(tmp_path, labels, classes) -> None:
+def test_numbers_of_a_table_are_classes_by_one_rule(
+    tmp_path: Path, labels: tuple[str, ...], classes: list[str]
+) -> None:
     rows = {"path": [f"{place}.png" for place in range(4)], "label": list(labels)}
     table = tmp_path / "t.csv"
     table.write_text("path,label\n" + "\n".join(map(",".join, zip(*rows.values(), strict=True))))
@@ -580,7 +582,9 @@ LABELS = [
 
 
 @pytest.mark.parametrize(("values", "expected"), LABELS, ids=lambda value: str(value)[:30])
-def test_labels_of_shards_follow_the_rule_of_tables(tmp_path, values, expected) -> None:
+def test_labels_of_shards_follow_the_rule_of_tables(
+    tmp_path: Path, values: list[object], expected: list[str | None] | str
+) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for i, value in enumerate(values):
             member(archive, f"{i}.png", png())
@@ -601,7 +605,9 @@ def one_type(values: list[object]) -> bool:
 @pytest.mark.parametrize(
     ("values", "expected"), [case for case in LABELS if one_type(case[0])], ids=lambda value: str(value)[:30]
 )
-def test_labels_of_parquet_tables_follow_the_same_rule(tmp_path, values, expected) -> None:
+def test_labels_of_parquet_tables_follow_the_same_rule(
+    tmp_path: Path, values: list[object], expected: list[str | None] | str
+) -> None:
     column = pa.array(values)
     paths = [f"{i}.png" for i in range(len(values))]
     pq.write_table(pa.table({"path": paths, "label": column}), tmp_path / "t.parquet")

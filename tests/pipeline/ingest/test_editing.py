@@ -44,7 +44,9 @@ def dense(rows: Any) -> Any:
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_rows_are_gone_and_labels_are_corrected(tmp_path, sparse, caplog) -> None:
+def test_rows_are_gone_and_labels_are_corrected(
+    tmp_path: Path, sparse: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", logger="topline.pipeline.ingest")
     dataset = small_dataset(tmp_path / "store", sparse=sparse)
     (tmp_path / "gone.txt").write_text("\n".join(name(row) for row in GONE[1:]))
@@ -106,7 +108,9 @@ def test_names_that_hold_commas_are_given_in_quotes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["{}", "{}.0"], ids=["now", "before version 0.2"])
-def test_rows_that_numbers_name_are_found_by_either_form(tmp_path, form, caplog) -> None:
+def test_rows_that_numbers_name_are_found_by_either_form(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = [f"{form.format(row)},{row * 0.5},{'ab'[row % 2]}" for row in range(20)]
     (tmp_path / "rows.csv").write_text("\n".join(["sample_id,x,label", *rows]))
 
@@ -259,7 +263,7 @@ def test_they_are_gone_from_every_version_and_from_the_disk(store: Store, tmp_pa
     assert gone == {"models/m0001", "runs/r0001"}
 
 
-def test_rows_that_a_model_learned_are_known_whatever_became_of_its_dataset(store, topline) -> None:
+def test_rows_that_a_model_learned_are_known_whatever_became_of_its_dataset(store: Store, topline) -> None:
     """The first call takes the version away that the model was trained on; others ask for other rows."""
 
     def forget_by_hand(*words: str) -> tuple[int, dict[str, Any]]:

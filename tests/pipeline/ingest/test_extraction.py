@@ -308,7 +308,9 @@ def unnamed(tmp_path: Path, **options: Any) -> ExtractConfig:
     return ExtractConfig(images=str(tmp_path / "photos"), store=str(tmp_path / "store"), **options)
 
 
-def test_photographs_get_the_network_and_the_store_says_so(tmp_path, caplog) -> None:
+def test_photographs_get_the_network_and_the_store_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_classes(tmp_path / "photos", 2, 2)
     with caplog.at_level(logging.INFO, logger="topline.pipeline.ingest"):
         result = extract(unnamed(tmp_path), HERE)
@@ -348,7 +350,9 @@ def test_flags_of_a_network_want_its_name(tmp_path: Path) -> None:
         extract(unnamed(tmp_path, checkpoint=Path("weights.pt")), HERE)
 
 
-def test_what_is_checked_is_checked_before_an_image_is_read(tmp_path, monkeypatch) -> None:
+def test_what_is_checked_is_checked_before_an_image_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_classes(tmp_path / "photos", 2, 2)
     monkeypatch.setattr(ImageItem, "read", lambda *_: pytest.fail("an image was read"))
 

@@ -90,7 +90,9 @@ def test_folds_take_whole_groups_and_share_out_the_classes() -> None:
 
 
 @pytest.mark.parametrize("where", ["patient", "patients.npy"])
-def test_groups_of_a_column_or_a_file_are_kept_and_never_cut(tmp_path, monkeypatch, where) -> None:
+def test_groups_of_a_column_or_a_file_are_kept_and_never_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     dataset = imported(tmp_path, groups=where, val_share=0.2)
     groups = dataset.facts().groups
@@ -125,7 +127,9 @@ def test_a_sweep_of_groups_is_not_flattered_by_near_copies(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_near_copies_across_splits_are_warned_of(tmp_path, caplog, grouped) -> None:
+def test_near_copies_across_splits_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, grouped: bool
+) -> None:
     imported(tmp_path, groups="patient" if grouped else None)
     assert ("nearly copies of training rows" in caplog.text) is not grouped
 
@@ -222,7 +226,9 @@ def test_parquet_files_of_images_have_a_column_of_groups(tmp_path: Path) -> None
         ({"sample_weight": "label"}, "no weight, a number from 0 on, in row"),
     ],
 )
-def test_what_is_no_group_or_weight_is_refused(tmp_path, options, sentence) -> None:
+def test_what_is_no_group_or_weight_is_refused(
+    tmp_path: Path, options: dict[str, Any], sentence: str
+) -> None:
     X, _, patient = patients()
     table = pd.DataFrame(X).add_prefix("f").assign(label="word", patient=patient)
     table.to_csv(tmp_path / "rows.csv", index=False)

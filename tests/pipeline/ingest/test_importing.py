@@ -197,7 +197,9 @@ def test_splits_from_a_file_or_a_column(tmp_path: Path) -> None:
         (["a.jpg", "b.jpg", "a.jpg"], ["row000000000", "row000000001", "row000000002"]),
     ],
 )
-def test_the_index_of_a_data_frame_names_rows_at_most(tmp_path, index, names) -> None:
+def test_the_index_of_a_data_frame_names_rows_at_most(
+    tmp_path: Path, index: list[Any] | None, names: list[str]
+) -> None:
     X, y = data(3)
     frame = pd.DataFrame(X, index=index).rename(columns=str).assign(label=y)
     frame.to_parquet(tmp_path / "frame.parquet")
@@ -348,7 +350,9 @@ def test_an_interrupted_import_goes_on(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dense(opened(tmp_path, result)), X)
 
 
-def test_what_is_not_taken_and_what_may_not_be_meant_is_said(tmp_path, caplog) -> None:
+def test_what_is_not_taken_and_what_may_not_be_meant_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     X, y = data()
     kinds = np.array([("one", "two")[label % 2] for label in y])
     kinds[3] = "odd"
@@ -387,7 +391,9 @@ def test_labels_of_one_class_are_said_to_be_too_few(tmp_path: Path, caplog: pyte
     assert "every label is 3, and training needs at least two classes" in caplog.text
 
 
-def test_edits_that_newer_files_do_not_have_are_told(tmp_path, caplog) -> None:
+def test_edits_that_newer_files_do_not_have_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     X, y = data()
 
     def imported(rows: int, labels: Array) -> ImportResult:
@@ -412,7 +418,9 @@ def test_edits_that_newer_files_do_not_have_are_told(tmp_path, caplog) -> None:
 
 
 @pytest.mark.parametrize(("name", "told"), [("Id", True), ("Unnamed: 0", True), ("width", False)])
-def test_a_column_that_numbers_the_rows_is_told(tmp_path, caplog, name, told) -> None:
+def test_a_column_that_numbers_the_rows_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, told: bool
+) -> None:
     X, y = data()
     frame = pd.DataFrame({name: np.arange(N), "height": X[:, 1], "label": y})
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -519,7 +527,9 @@ def test_test_rows_have_the_same_features_in_the_same_order(tmp_path: Path, form
     assert stored(tmp_path, train, test_features=write("same", "pqr")).info.d == 3
 
 
-def test_test_rows_keep_their_names_and_say_what_is_not_taken(tmp_path, caplog) -> None:
+def test_test_rows_keep_their_names_and_say_what_is_not_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     train = table(tmp_path / "train.parquet", label=LABELS, note=IDS)
     test = table(tmp_path / "test.parquet", ["e", "f"], label=LABELS[:2])
     with caplog.at_level("INFO"):

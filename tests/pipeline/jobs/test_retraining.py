@@ -88,7 +88,9 @@ def held_out(store: str) -> list[tuple[set[str], set[str]]]:
     return found
 
 
-def test_nights_of_a_classifier(again, photos, tmp_path, described) -> None:
+def test_nights_of_a_classifier(
+    again: Callable[..., RetrainResult], photos: Path, tmp_path: Path, described: list[int]
+) -> None:
     store = str(tmp_path / "store")
     first = again()
     assert (first.outcome, first.champion, first.start["from"]) == ("promoted", "m0001", "zero")
@@ -140,7 +142,9 @@ def test_nights_of_a_classifier(again, photos, tmp_path, described) -> None:
 
 @pytest.mark.parametrize("broken", ["extract", "fit", "certify", "evaluate", "decide"])
 @pytest.mark.sampled(3)
-def test_what_was_cut_off_is_finished_by_the_next(again, photos, tmp_path, broken) -> None:
+def test_what_was_cut_off_is_finished_by_the_next(
+    again: Callable[..., RetrainResult], photos: Path, tmp_path: Path, broken: str
+) -> None:
     """The step is done, and the process dies before anything else happens."""
     again()
     photographs(photos, range(EACH, EACH + 5))
@@ -163,7 +167,9 @@ def test_what_was_cut_off_is_finished_by_the_next(again, photos, tmp_path, broke
     assert again().outcome == "unchanged"
 
 
-def test_a_class_that_was_renamed_keeps_no_challenger_out(again, photos, tmp_path) -> None:
+def test_a_class_that_was_renamed_keeps_no_challenger_out(
+    again: Callable[..., RetrainResult], photos: Path, tmp_path: Path
+) -> None:
     again()
     (photos / "c0").rename(photos / "zebra")
     photographs(photos, range(EACH, EACH + 3))
@@ -183,7 +189,12 @@ def test_a_class_that_was_renamed_keeps_no_challenger_out(again, photos, tmp_pat
     assert recorded["disputed"]["champion"] == "m0001"
 
 
-def test_images_that_vanish_while_they_are_read_are_listed_again(again, photos, monkeypatch, caplog) -> None:
+def test_images_that_vanish_while_they_are_read_are_listed_again(
+    again: Callable[..., RetrainResult],
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     listed = extraction.list_images
     renamed: list[Path] = []
 
@@ -247,7 +258,13 @@ def labels_of(store: Path, dataset: str) -> dict[str, str]:
     return dict(zip(table["sample_id"].to_pylist(), table["class_name"].to_pylist(), strict=True))
 
 
-def test_corrections_outlive_a_retraining(again, edited, photos, tmp_path, caplog) -> None:
+def test_corrections_outlive_a_retraining(
+    again: Callable[..., RetrainResult],
+    edited: Dataset,
+    photos: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("INFO")
     second = again()
     assert (second.dataset, second.model[-5:]) == (edited.info.id, "m0002")
@@ -298,7 +315,9 @@ def test_a_model_of_corrected_labels_is_weighed_by_a_retraining_that_finds_nothi
     assert (sum(described), len(list_datasets(model.store))) == (0, 2)
 
 
-def test_a_correction_that_the_images_have_by_now_is_said_once(again, edited, photos, caplog) -> None:
+def test_a_correction_that_the_images_have_by_now_is_said_once(
+    again: Callable[..., RetrainResult], edited: Dataset, photos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     for name in ("000.png", "001.png"):
         (photos / "c0" / name).rename(photos / "c1" / f"moved-{name}")
@@ -311,7 +330,9 @@ def test_a_correction_that_the_images_have_by_now_is_said_once(again, edited, ph
     assert "edits:" not in caplog.text
 
 
-def test_edits_of_features_that_were_imported_are_not_those_of_images(again, tmp_path, caplog) -> None:
+def test_edits_of_features_that_were_imported_are_not_those_of_images(
+    again: Callable[..., RetrainResult], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     imported = small_dataset(tmp_path / "store", n=80)
     edited_dataset(imported, Edits(frozenset(imported.sample_ids()[:1]), {}))
@@ -368,7 +389,9 @@ def test_groups_and_weights_that_nobody_gives_are_those_of_the_champion(photos: 
     assert set(facts.weights.tolist()) == {2.0}
 
 
-def test_what_nobody_gives_is_as_in_the_champion(photos, tmp_path, caplog) -> None:
+def test_what_nobody_gives_is_as_in_the_champion(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     store = str(tmp_path / "store")
     images = ExtractConfig(images=str(photos), backbone="hog:size=24,cells=8", val_share=0.15, max_side=999)
@@ -436,7 +459,9 @@ def unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--report", f"{__file__}/report.html"], "report.html cannot be written: name a file in a folder"),
     ],
 )
-def test_a_run_that_cannot_end_well_does_not_begin(unread, tmp_path, flags, sentence, topline) -> None:
+def test_a_run_that_cannot_end_well_does_not_begin(
+    unread: Path, tmp_path: Path, flags: list[str], sentence: str, topline
+) -> None:
     store = tmp_path / "store"
     ran = topline("run", "--images", unread, "--store", store, *flags)
     (line,) = (line for line in ran.err.splitlines() if line.startswith("error: "))
@@ -458,7 +483,7 @@ def test_retraining_is_checked_too(tmp_path: Path, unread: Path) -> None:
         retrain(RetrainConfig(**options), ClusterConfig(memory_limit="much"))
 
 
-def test_labels_of_a_table_are_split_before_they_are_counted(tmp_path, unread, topline) -> None:
+def test_labels_of_a_table_are_split_before_they_are_counted(tmp_path: Path, unread: Path, topline) -> None:
     table = unread / "table.csv"
     rows = [f"class0/{i:03d}.png,{label}" for i, label in enumerate(["sea;sky", "sky", "sea", "sky;town"])]
     table.write_text("path,label\n" + "\n".join(rows), encoding="utf-8")

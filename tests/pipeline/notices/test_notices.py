@@ -101,7 +101,9 @@ def test_the_file_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
     assert all(file.stat().st_size <= FILE_BYTES for file in files)
 
 
-def test_a_reader_that_left_costs_the_line_and_is_told_once(tmp_path, capsys) -> None:
+def test_a_reader_that_left_costs_the_line_and_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError(32, "Broken pipe")
@@ -254,7 +256,9 @@ DEPLOYED = replace(BEATING, process="retrain/nightly", deployment=True)
         (DEPLOYED.after(WHEN, "no images"), 3, "failing"),
     ],
 )
-def test_a_schedule_is_the_worst_that_is_known_of_it(schedule, hours, state) -> None:
+def test_a_schedule_is_the_worst_that_is_known_of_it(
+    schedule: ServedSchedule, hours: float, state: str
+) -> None:
     found = served(schedule, NOON + timedelta(hours=hours))
     assert found.value == state
     assert found.is_well is (state in ("served", "ended"))
@@ -437,7 +441,9 @@ def test_a_registry_that_is_gone_is_named_and_stops_nobody(registry: Registry) -
 
 
 @pytest.mark.parametrize("error", [KeyError("tags"), RuntimeError("http://me:word@host"), RecursionError()])
-def test_whatever_the_client_raises_costs_one_line_and_one_notice(registry, caplog, error) -> None:
+def test_whatever_the_client_raises_costs_one_line_and_one_notice(
+    registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     with told((), "digits") as tell:
         registry.broken = error
         tell(decided(Kind.PROMOTED, "m0001"))
@@ -459,7 +465,9 @@ def test_an_address_that_the_client_does_not_take_is_refused_without_its_passwor
     assert "word" not in str(refused.value)
 
 
-def test_what_is_missing_is_said_before_anything_is_served(registry, monkeypatch) -> None:
+def test_what_is_missing_is_said_before_anything_is_served(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(ConfigError, match="pip install mlflow-skinny"), told((), "digits"):
         pass

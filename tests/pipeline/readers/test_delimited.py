@@ -54,7 +54,9 @@ def test_a_data_frame_comes_back(tmp_path: Path, options: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.arff"])
-def test_names_and_groups_that_look_like_fractions_stay_as_they_are_written(tmp_path, name) -> None:
+def test_names_and_groups_that_look_like_fractions_stay_as_they_are_written(
+    tmp_path: Path, name: str
+) -> None:
     head = "sample_id,patient,a,label\n"
     if name == "t.arff":
         values = "@attribute sample_id {1.1,1.10,2.0}\n@attribute patient {1e3,1000.0,1.50}\n"
@@ -82,7 +84,9 @@ def test_a_table_without_names_has_numbered_columns(tmp_path: Path, name: str, m
     assert [float(label) for label in labels] == X[:, 1].tolist()
 
 
-def test_rows_are_read_in_blocks_whose_later_numbers_have_fractions(tmp_path, monkeypatch) -> None:
+def test_rows_are_read_in_blocks_whose_later_numbers_have_fractions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first block of the column has whole numbers alone, and of the labels numbers alone."""
     monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
     values = np.arange(400) + np.where(np.arange(400) < 200, 0.0, 0.5)
@@ -120,7 +124,9 @@ def test_a_word_in_a_later_block_of_numbers_is_named(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("gap", ["", "NA", "NaN"])
-def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(tmp_path, monkeypatch, gap) -> None:
+def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gap: str
+) -> None:
     monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
     lines = [f"1.5,{gap},a\n"] * 100
     source = open_features(written(tmp_path, "".join(["x,z,label\n", *lines])))
@@ -203,7 +209,9 @@ def test_a_table_may_begin_with_letters_that_mark_another_format(tmp_path: Path,
         (["b", "d"], ["metadata_0/a", "metadata_0/b", "metadata_1/b", "metadata_1/d"]),
     ],
 )
-def test_names_that_two_tables_share_have_the_table_before_them(tmp_path, second, expected) -> None:
+def test_names_that_two_tables_share_have_the_table_before_them(
+    tmp_path: Path, second: list[str], expected: list[str]
+) -> None:
     for name in ("img_emb", "metadata"):
         (tmp_path / name).mkdir()
     for place, names in enumerate((["a", "b"], second)):

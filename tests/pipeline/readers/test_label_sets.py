@@ -174,7 +174,9 @@ FORMATS: list[Callable[[Path, Array, Array], Mapping[str, Any]]] = [
 
 
 @pytest.mark.parametrize("write", FORMATS, ids=lambda write: write.__name__)
-def test_every_format_gives_the_same_label_sets(tmp_path, write) -> None:
+def test_every_format_gives_the_same_label_sets(
+    tmp_path: Path, write: Callable[[Path, Array, Array], Mapping[str, Any]]
+) -> None:
     X, Y = data()
     result = run(tmp_path, **write(tmp_path, X, Y), class_names=named(tmp_path / "names.txt"))
     dataset = opened(tmp_path, result)
@@ -243,7 +245,9 @@ def test_the_separator_makes_another_dataset(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_indicator_that_is_none_is_refused(tmp_path, change, options, message) -> None:
+def test_an_indicator_that_is_none_is_refused(
+    tmp_path: Path, change: Callable[[Array], Array], options: dict[str, str], message: str
+) -> None:
     X, Y = data()
     given = dict(from_npy(tmp_path, X, Y))
     np.save(tmp_path / "y.npy", change(Y))
@@ -304,7 +308,9 @@ def test_arff_lines_that_are_wrong_are_named(tmp_path: Path, line: str, message:
         ("@RELATION r", "@relation 'r: -C 99'", None),
     ],
 )
-def test_arff_headers_that_do_not_fit_are_refused(tmp_path, old, new, message) -> None:
+def test_arff_headers_that_do_not_fit_are_refused(
+    tmp_path: Path, old: str, new: str, message: str | None
+) -> None:
     X, Y = data()
     text = arff(X, Y)
     assert old in text
@@ -378,7 +384,9 @@ def test_sizes_that_do_not_fit_the_rows_are_refused(tmp_path: Path) -> None:
         ("enron", "enron", (1702, 1001, 53), 3.378),
     ],
 )
-def test_public_sets_have_the_sizes_that_are_known(shared_data, name, file, shape, labels_per_row) -> None:
+def test_public_sets_have_the_sizes_that_are_known(
+    shared_data: Path, name: str, file: str, shape: tuple[int, ...], labels_per_row: float
+) -> None:
     folder = shared_data / f"multilabel_{name}"
     path, names = folder / f"{file}.arff.gz", read_label_names(folder / f"{name}.xml")
     source = open_features(path, None, None, names)
@@ -400,7 +408,9 @@ def halves(folder: Path, write: Callable[[Path, Array, Array], Mapping[str, Any]
 
 
 @pytest.mark.parametrize("write", [from_npz, from_libsvm, from_lists, from_arff, from_sparse_arff])
-def test_test_rows_may_have_a_file_of_their_own(tmp_path, write) -> None:
+def test_test_rows_may_have_a_file_of_their_own(
+    tmp_path: Path, write: Callable[[Path, Array, Array], Mapping[str, Any]]
+) -> None:
     X, Y = data()
     result = run(tmp_path, **halves(tmp_path, write), class_names=named(tmp_path / "names.txt"))
     dataset = opened(tmp_path, result)
@@ -418,7 +428,9 @@ def test_test_rows_may_have_a_file_of_their_own(tmp_path, write) -> None:
 @pytest.mark.parametrize(
     ("train", "test"), [("0,2 3:1\n1 1:2\n", "2 5:1\n"), ("2 3:1\n1 1:2\n", "0,2 5:1 7:1\n")]
 )
-def test_libsvm_files_may_end_at_other_columns_and_have_single_labels(tmp_path, train, test) -> None:
+def test_libsvm_files_may_end_at_other_columns_and_have_single_labels(
+    tmp_path: Path, train: str, test: str
+) -> None:
     (tmp_path / "a.svm").write_text(train, encoding="utf-8")
     (tmp_path / "a.svm.t").write_text(test, encoding="utf-8")
     result = run(tmp_path, tmp_path / "a.svm", test_features=tmp_path / "a.svm.t")

@@ -254,7 +254,9 @@ def test_common_classes_compete_among_themselves(store: str) -> None:
     assert found.disputed.share == pytest.approx((given != train.labels()).mean(), abs=1e-12)
 
 
-def test_the_same_reason_is_counted_and_told_the_third_time(store, caplog) -> None:
+def test_the_same_reason_is_counted_and_told_the_third_time(
+    store: str, caplog: pytest.LogCaptureFixture
+) -> None:
     promote(url(store, 2))
     rule = PromotionRule(k=1, least_gain=0.9, least_rows=0.0)
     seen = [promote_by_rule(url(store, number), rule).decision for number in (1, 3, 4)]

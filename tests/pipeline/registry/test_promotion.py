@@ -344,7 +344,9 @@ def compared(gain: float = 0.0, p_value: float = 1.0, low: float = -1.0) -> Evid
         ({"least_gain": -1.0, "confidence": 0.9}, compared(-0.1, p_value=0.11), True),
     ],
 )
-def test_a_bound_that_is_met_exactly_is_kept(options, measured, promote) -> None:
+def test_a_bound_that_is_met_exactly_is_kept(
+    options: dict[str, Any], measured: Evidence, promote: bool
+) -> None:
     assert (
         decide(record(certificate=CERTIFIED), record(), measured, PromotionRule(**options)).promote is promote
     )
@@ -397,7 +399,9 @@ def test_evidence_is_stored_with_top_k_accuracies_apart() -> None:
     ("rows", "measured", "kept"),
     [(100, 40, ()), (50, 20, ()), (49, 40, ("rows",)), (100, 19, ("rows",)), (100, None, ())],
 )
-def test_fewer_rows_than_a_share_of_the_champions_keep_it(rows, measured, kept) -> None:
+def test_fewer_rows_than_a_share_of_the_champions_keep_it(
+    rows: int, measured: int | None, kept: tuple[str, ...]
+) -> None:
     """Most images vanish, and the few that are left are all right: no reason to promote."""
     champion = record(n=100, certificate=CERTIFIED, evaluation={"rows": 40})
     challenger = record(

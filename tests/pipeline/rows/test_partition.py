@@ -106,7 +106,9 @@ def test_the_budget_holds_and_the_rest_is_streamed(dataset: Dataset, monkeypatch
     assert 0 < len(second) < len(first)
 
 
-def test_float16_is_kept_as_stored_where_only_that_fits(tmp_path, monkeypatch) -> None:
+def test_float16_is_kept_as_stored_where_only_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = small_dataset(tmp_path, dtype="float16")
     stored = dataset.info.counts["train"] * dataset.info.d * 2
     plain, scaled = TrainingRows(dataset), TrainingRows(dataset, transforms=Transforms.fit(("l2",), list))
@@ -120,7 +122,9 @@ def test_float16_is_kept_as_stored_where_only_that_fits(tmp_path, monkeypatch) -
         assert np.array_equal(rows[0 : len(rows)], whole[0 : len(rows)])
 
 
-def test_shards_of_any_size_are_read_in_units_of_a_few_megabytes(tmp_path, monkeypatch) -> None:
+def test_shards_of_any_size_are_read_in_units_of_a_few_megabytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("topline.pipeline.rows.partition.BATCH_BYTES", 2 * 12 * 40)
     dataset = small_dataset(tmp_path, dtype="float16")
     rows = TrainingRows(dataset)
@@ -147,7 +151,9 @@ def test_a_pass_holds_three_units_at_most(dataset: Dataset, monkeypatch: pytest.
     assert len(given) == rows.batches
 
 
-def test_rows_are_transformed_alike_however_many_at_a_time(tmp_path, monkeypatch) -> None:
+def test_rows_are_transformed_alike_however_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = small_dataset(tmp_path, dtype="float16")
     rows = TrainingRows(dataset, transforms=Transforms.fit(("l2", "bias"), list))
     at_once = rows.transformed(expected(dataset))

@@ -68,7 +68,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return imported(folder, X, y)
 
 
-def test_columns_of_other_sizes_are_standardised(store, topline, monkeypatch) -> None:
+def test_columns_of_other_sizes_are_standardised(
+    store: str, topline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = topline.printed("train", "--workers", "0", "--store", store, "--auto", "--for", "top-2")
     record = load_model(result["model"]).record
     assert [part["name"] for part in record.transforms] == ["standardize", "bias"]
@@ -110,7 +112,9 @@ def test_probabilities_of_a_search_are_those_of_the_rows_that_it_held_out(store:
     assert found.probabilities.log_loss < log_loss(rows.labels(), own) - 0.1
 
 
-def test_rows_of_a_class_that_the_fold_misses_say_nothing_of_probabilities(tmp_path, caplog) -> None:
+def test_rows_of_a_class_that_the_fold_misses_say_nothing_of_probabilities(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """All rows of the last class are one group, such as the photographs of one afternoon."""
     y = np.repeat([0, 1, 2], [90, 90, 30])
     X = np.random.default_rng(0).normal(size=(210, 3)) + 2.0 * np.eye(3)[y]
@@ -145,7 +149,9 @@ def test_what_is_given_is_not_searched(store: str) -> None:
     [({}, None, True), ({"tol": 1e-2}, None, True), ({"C": 1.0}, None, False), ({"k": 2}, None, False),
      ({"loss": "softmax"}, None, False), ({}, False, False), ({"C": 1.0}, True, True)],
 )  # fmt: skip
-def test_explicit_options_mean_one_fit_unless_a_search_is_asked_for(train, auto, searches) -> None:
+def test_explicit_options_mean_one_fit_unless_a_search_is_asked_for(
+    train: dict[str, Any], auto: bool | None, searches: bool
+) -> None:
     assert SearchConfig(auto=auto).searches(TrainConfig(**train)) == searches
 
 
@@ -193,7 +199,9 @@ def test_rows_are_read_once_for_all_folds_and_scalings(store: str) -> None:
     forget_folds()
 
 
-def test_the_search_takes_no_more_than_it_says(store, caplog, monkeypatch) -> None:
+def test_the_search_takes_no_more_than_it_says(
+    store: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Few columns: what six fits take is next to nothing, and the bound is a time."""
     monkeypatch.setattr(searching, "SECONDS", 0.0)
     with caplog.at_level("INFO"):
@@ -222,7 +230,7 @@ def test_a_memory_limit_is_kept_by_the_search(tmp_path: Path, caplog: pytest.Log
     assert peak <= room
 
 
-def test_a_search_can_be_made_by_a_flow(store, topline, monkeypatch) -> None:
+def test_a_search_can_be_made_by_a_flow(store: str, topline, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked of the flow holds the search; nothing is searched before it."""
     asked: dict[str, Any] = {}
 
@@ -236,7 +244,9 @@ def test_a_search_can_be_made_by_a_flow(store, topline, monkeypatch) -> None:
     assert result["chosen"]["given"] == ["C"]
 
 
-def test_sparse_rows_count_by_what_they_hold(tmp_path, monkeypatch, caplog) -> None:
+def test_sparse_rows_count_by_what_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A row of 2^22 columns with few entries is no row of 16 MiB, of which 16 would be searched on."""
 
     class SaidError(Exception):
@@ -312,7 +322,9 @@ def hits(X, y, fold, kernel, C):
     ],
     ids=["rbf", "polynomial"],
 )
-def test_every_cell_is_what_scikit_learn_gives_on_every_fold(moons_store, moons, options, kernels) -> None:
+def test_every_cell_is_what_scikit_learn_gives_on_every_fold(
+    moons_store: str, moons, options, kernels
+) -> None:
     X, y = moons
     grid = {"C": COSTS, "loss": "topk_hinge", "k": "1", "folds": FOLDS, "transforms": ()}
     config = build(SweepConfig, {"store": moons_store, **grid, "rule": "none", "tol": 1e-6, **options})
@@ -327,7 +339,9 @@ def test_every_cell_is_what_scikit_learn_gives_on_every_fold(moons_store, moons,
     forget_folds()
 
 
-def test_losses_and_costs_of_one_gamma_share_one_factor(moons_store, monkeypatch) -> None:
+def test_losses_and_costs_of_one_gamma_share_one_factor(
+    moons_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     factored = []
     of = KernelFeatures.of
     monkeypatch.setattr(
@@ -379,7 +393,9 @@ def test_what_no_kernel_takes_is_refused_before_any_work(moons_store: str, optio
         plan_sweep(build(SweepConfig, {"store": moons_store, **options}))
 
 
-def test_a_matrix_that_does_not_fit_is_refused_with_the_rows_that_do(moons_store, monkeypatch) -> None:
+def test_a_matrix_that_does_not_fit_is_refused_with_the_rows_that_do(
+    moons_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("topline.pipeline.sweep.plan.MEMORY_BYTES", 24 * 80**2)
     with pytest.raises(InputError, match=r"kernel matrix of the 120 rows of a fold .* at most --rows 100"):
         sweep(build(SweepConfig, {"store": moons_store, "k": "1", "kernel": "rbf"}), HERE)

@@ -100,7 +100,9 @@ def test_without_a_rule_every_cell_is_a_full_cross_validation(store: str) -> Non
     assert result.n == len(TrainingRows(plan_sweep(SweepConfig(store=store, **GRID)).dataset, "train"))
 
 
-def test_the_race_spends_fewer_passes_and_chooses_the_same_or_a_neighbour(store, raced) -> None:
+def test_the_race_spends_fewer_passes_and_chooses_the_same_or_a_neighbour(
+    store: str, raced: SweepResult
+) -> None:
     full = sweep(SweepConfig(store=store, rule="none", **GRID), HERE)
     assert raced.passes < 0.8 * full.passes
     grid = sorted(GRID["C"])
@@ -117,7 +119,9 @@ def test_the_race_spends_fewer_passes_and_chooses_the_same_or_a_neighbour(store,
     assert SweepResult.from_dict(stored.outcome) == raced
 
 
-def test_a_stopped_sweep_goes_on_and_asks_nothing_twice(store, raced, monkeypatch) -> None:
+def test_a_stopped_sweep_goes_on_and_asks_nothing_twice(
+    store: str, raced: SweepResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: Counter[tuple[int, float]] = Counter()
     left = 4
 
@@ -211,7 +215,9 @@ def test_the_dual_value_of_a_smaller_C_is_that_of_its_best_multiple(smoothing: f
 
 @pytest.mark.parametrize("metric", ["macro-top-1", "tail-top-2"])
 @pytest.mark.parametrize("shared", [False, True], ids=["in memory", "shared passes"])
-def test_cells_are_compared_by_means_over_classes(tmp_path, monkeypatch, metric, shared) -> None:
+def test_cells_are_compared_by_means_over_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, shared: bool
+) -> None:
     """As scikit-learn measures them over the rows that each fold holds out; tail: the two rarest of five."""
     X, y = make_features(1200, 8, 5, noise=0.5)
     rng = np.random.default_rng(0)
@@ -264,7 +270,7 @@ def test_a_metric_that_cannot_compare_cells_is_refused(store: str) -> None:
         build(SweepConfig, {"topk": 1, "metric": "macro-top-1"})
 
 
-def test_the_command_prints_a_table_and_trains_the_best(store, raced, topline) -> None:
+def test_the_command_prints_a_table_and_trains_the_best(store: str, raced: SweepResult, topline) -> None:
     words = ["sweep", "--store", store, "--C", "0.01:10:4", "--k", "2", "--topk", "1", "--folds", "3"]
     found = topline.printed(*words, "--workers", "0", "--train-best")
     assert [cell["mean"] for cell in found["cells"]] == [cell.mean for cell in raced.cells]
@@ -318,7 +324,9 @@ def test_what_the_data_cannot_bear_is_refused(store: str, monkeypatch: pytest.Mo
     ("workers", "limit", "fits"),
     [(2, "4GiB", True), (2, "1500MiB", False), (0, "1500MiB", True), (0, "600MiB", False)],
 )
-def test_a_limit_holds_the_processes_as_well_as_their_rows(store, monkeypatch, workers, limit, fits) -> None:
+def test_a_limit_holds_the_processes_as_well_as_their_rows(
+    store: str, monkeypatch: pytest.MonkeyPatch, workers: int, limit: str, fits: bool
+) -> None:
     """A worker that outgrows its share is ended by its nanny, and so is the next that does its work.
 
     80 MiB of rows, in each process with those of five folds; a process takes some 400 MiB without any.

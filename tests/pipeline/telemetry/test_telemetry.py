@@ -67,7 +67,9 @@ def run(
     return watcher
 
 
-def test_checkpoints_are_in_the_history_with_their_seconds_and_bytes(place, monkeypatch) -> None:
+def test_checkpoints_are_in_the_history_with_their_seconds_and_bytes(
+    place: RunPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # A clock that strikes when it is read: a second checkpoint would take too large a share of the time.
     monkeypatch.setattr(training_run, "time", SimpleNamespace(monotonic=count().__next__))
     run(place, StopFlag(), 0.0, max_passes=2)
@@ -218,7 +220,9 @@ def test_what_workers_did_in_rounds_written_together_is_in_the_last_one() -> Non
     assert written_together([{"round": 0, "activity": ()}]) == [{"round": 0}]
 
 
-def test_a_second_look_reads_what_is_new(store, finished_run, monkeypatch) -> None:
+def test_a_second_look_reads_what_is_new(
+    store: Store, finished_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with HistoryWriter(store, finished_run) as writer:
         for number in range(2000):
             writer.append({**record_of(number).to_dict(), "at": float(number)})

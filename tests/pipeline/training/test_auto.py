@@ -155,7 +155,9 @@ def without_ascent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("C", "method"), [(10.0, "dual_ascent"), (100.0, "dual_ascent"), (300.0, "lbfgs")])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_command_takes_the_method_and_the_passes_of_the_library(store, loss, C, method) -> None:
+def test_a_command_takes_the_method_and_the_passes_of_the_library(
+    store: Path, loss: str, C: float, method: str
+) -> None:
     X, y = texts()
     library = solve(X, y, LOSSES[loss], 1.0 / (N * C))
     command = fit(store, loss=loss, C=C, tol=1e-3)
@@ -183,7 +185,9 @@ def test_several_blocks_and_a_start_from_a_model_are_for_lbfgs(store: Path) -> N
 
 
 @pytest.mark.parametrize("keep_duals", [None, False])
-def test_a_run_of_lbfgs_goes_on_by_lbfgs(store, monkeypatch, keep_duals) -> None:
+def test_a_run_of_lbfgs_goes_on_by_lbfgs(
+    store: Path, monkeypatch: pytest.MonkeyPatch, keep_duals: bool | None
+) -> None:
     with monkeypatch.context() as before:
         without_ascent(before)
         whole = fit(store, keep_duals=keep_duals)
@@ -337,7 +341,9 @@ def test_workers_of_a_running_cluster_share_a_hinge_where_that_takes_less_time(
 
 
 @pytest.mark.cluster
-def test_no_more_blocks_are_forecast_than_pieces_are_stored(tmp_path, monkeypatch) -> None:
+def test_no_more_blocks_are_forecast_than_pieces_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four workers would take a block each, but the data has three pieces."""
     small_dataset(tmp_path, n=48)
     monkeypatch.setattr(session, "row_seconds", lambda *_: 1.0)

@@ -104,7 +104,9 @@ def test_every_executor_stores_and_loads_the_same_rows(threads: Client, place: R
         executor.close()
 
 
-def test_a_disk_that_fills_under_one_worker_leaves_the_checkpoint_before(threads, place, monkeypatch) -> None:
+def test_a_disk_that_fills_under_one_worker_leaves_the_checkpoint_before(
+    threads, place: RunPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the other worker goes on to write is nobody's, and the next save clears it away."""
     from topline.storage.stores.local import LocalStore
 

@@ -56,7 +56,9 @@ def test_a_model_with_a_kernel_has_no_weights_to_look_with(tmp_path: Path) -> No
     assert held(stored(tmp_path, make_split(N)), kernel="rbf") is None
 
 
-def test_the_accuracy_is_the_share_of_rows_whose_class_scores_most(tmp_path, monkeypatch) -> None:
+def test_the_accuracy_is_the_share_of_rows_whose_class_scores_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By argmax over stored features; a tie, as with W = 0, counts against the row."""
     monkeypatch.setattr(session, "MOST_ROWS", 30)
     store = stored(tmp_path, make_split(N))
@@ -124,7 +126,9 @@ def test_a_run_records_and_shows_what_it_saw(tmp_path: Path, monkeypatch: pytest
     assert "held-out top-1" not in [tile.label for tile in tiles(quiet)]
 
 
-def test_a_training_goes_on_where_held_out_rows_can_be_read_no_more(tmp_path, monkeypatch, caplog) -> None:
+def test_a_training_goes_on_where_held_out_rows_can_be_read_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def torn(self: HeldOutRows, W: Any) -> float:
         raise IntegrityError("a shard of the test rows is torn")
 

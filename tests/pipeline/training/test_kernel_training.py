@@ -137,7 +137,9 @@ def test_a_store_gives_what_solve_gives(sparse: bool, smoothing: float, tmp_path
     ],
 )
 @pytest.mark.sampled(4)
-def test_models_with_kernels_are_certified_evaluated_and_not_exported(options, name, tmp_path) -> None:
+def test_models_with_kernels_are_certified_evaluated_and_not_exported(
+    options: dict[str, Any], name: str, tmp_path: Path
+) -> None:
     small_dataset(tmp_path, n=400)
     result = trained(tmp_path, **options)
     assert result.certificate.certified
@@ -161,7 +163,9 @@ def test_the_linear_kernel_trains_the_linear_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
-def test_a_kernel_that_tells_no_two_rows_apart_is_certified_as_what_it_is(method, tmp_path) -> None:
+def test_a_kernel_that_tells_no_two_rows_apart_is_certified_as_what_it_is(
+    method: str, tmp_path: Path
+) -> None:
     """With gamma = 1e12 K is the unit matrix: every row is its own class's, at C = 1 to the last bit."""
     small_dataset(tmp_path, n=300)
     result = trained(tmp_path, kernel_gamma=1e12, method=method)
@@ -210,7 +214,9 @@ def test_a_round_picks_fewer_rows_where_the_limit_of_memory_asks_for_that(tmp_pa
     assert session.picked_rows(plan, ClusterConfig(scheduler="tcp://127.0.0.1:1"), None) == 2048
 
 
-def test_few_rows_a_round_give_a_certified_model_of_the_same_problem(tmp_path, monkeypatch) -> None:
+def test_few_rows_a_round_give_a_certified_model_of_the_same_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_dataset(tmp_path, n=2400)
     many = trained(tmp_path)
     monkeypatch.setattr(session, "picked_rows", lambda *_: 256)
@@ -223,7 +229,9 @@ def test_few_rows_a_round_give_a_certified_model_of_the_same_problem(tmp_path, m
 @pytest.mark.cluster
 @pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
 @pytest.mark.sampled(2)
-def test_workers_give_what_one_process_gives(method, tmp_path, monkeypatch) -> None:
+def test_workers_give_what_one_process_gives(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel_training, "ROW_TILE", 16)
     small_dataset(tmp_path / "here", n=300)
     small_dataset(tmp_path / "there", n=300)
@@ -301,7 +309,9 @@ def test_a_stop_between_tiles_leaves_nothing_behind(tmp_path: Path, monkeypatch:
         ({"keep_duals": False}, "made of its dual variables, and keep_duals is off"),
     ],
 )
-def test_what_cannot_be_is_refused_before_any_work(options, message, tmp_path) -> None:
+def test_what_cannot_be_is_refused_before_any_work(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     small_dataset(tmp_path, n=700)
     with pytest.raises((ConfigError, UnsupportedCombinationError), match=message):
         trained(tmp_path, **options)

@@ -167,7 +167,9 @@ def test_the_threshold_is_the_best_one_on_the_validation_rows(store: str, model:
     assert found.tuned["f1_micro"].value == found.metrics["f1_micro"]
 
 
-def test_of_very_many_rows_every_third_chooses_the_threshold(store, model, monkeypatch) -> None:
+def test_of_very_many_rows_every_third_chooses_the_threshold(
+    store: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     relevant, scores = rows_of(store, "val", model)
     monkeypatch.setattr("topline.pipeline.evaluation.measurement.TUNING_SCORES", scores.size // 3 + 1)
     found = [evaluate(model, split) for split in ("test", "val")]
@@ -199,7 +201,9 @@ def test_without_validation_rows_the_threshold_comes_from_training_rows(tmp_path
     ],
     ids=str,
 )
-def test_every_loss_of_label_sets_is_trained_and_certified(tmp_path, store, loss, more) -> None:
+def test_every_loss_of_label_sets_is_trained_and_certified(
+    tmp_path: Path, store: str, loss: str, more: dict[str, Any]
+) -> None:
     if loss == "multilabel_softmax":
         Y = data()[1]
         Y[~Y.any(axis=1), 0] = True
@@ -240,7 +244,9 @@ def test_a_model_starts_from_an_earlier_one(store: str, model: str) -> None:
 
 
 @pytest.mark.parametrize("loss", sorted({*LOSS_RULES} - {"structured_hinge", *ONE_VS_ALL}))
-def test_losses_and_rows_that_do_not_go_together_are_refused_by_name(tmp_path, store, loss) -> None:
+def test_losses_and_rows_that_do_not_go_together_are_refused_by_name(
+    tmp_path: Path, store: str, loss: str
+) -> None:
     if loss.startswith("multilabel"):
         small_dataset(tmp_path / "single", n=80)
         with pytest.raises(ConfigError, match=f"{loss} is for rows with several labels, and dataset d0001"):
@@ -270,7 +276,9 @@ def test_rows_without_labels_are_none_for_the_softmax(store: str) -> None:
         ("evaluate MODEL --split val --threshold-for f1", "--threshold-for"),
     ],
 )
-def test_what_is_for_one_label_a_row_is_refused(store, model, topline, words, message) -> None:
+def test_what_is_for_one_label_a_row_is_refused(
+    store: str, model: str, topline, words: str, message: str
+) -> None:
     said = topline.refused(*(word.replace("STORE", store).replace("MODEL", model) for word in words.split()))
     assert message in said
 

@@ -172,7 +172,9 @@ def test_a_class_without_rows_counts_for_nothing(tmp_path: Path) -> None:
         ({"method": "lbfgs"}, "the method lbfgs needs a smooth loss, which topk_hinge is not"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_a_run_begins(folder, options, message) -> None:
+def test_what_does_not_go_together_is_refused_before_a_run_begins(
+    folder: Path, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises((InvalidProblemError, UnsupportedCombinationError, ConfigError), match=message):
         train(config(folder, **options), HERE)
     assert not list_runs(open_store(folder))
@@ -193,7 +195,9 @@ def test_what_does_not_go_together_is_refused_before_a_run_begins(folder, option
     ids=str,
 )
 @pytest.mark.sampled(3)
-def test_a_run_that_ran_out_of_passes_goes_on_to_the_same_answer(folder, short, long, options) -> None:
+def test_a_run_that_ran_out_of_passes_goes_on_to_the_same_answer(
+    folder: Path, short: int, long: int, options: dict[str, Any]
+) -> None:
     """What a method remembers is in its checkpoints."""
     whole = train(config(folder, tol=1e-12, max_passes=long, **options), HERE)
     first = train(config(folder, tol=1e-12, max_passes=short, **options), HERE)
@@ -332,7 +336,9 @@ def test_the_display_ends_with_the_gap_of_the_result(folder: Path) -> None:
     assert before > last == result.relative_gap
 
 
-def test_a_run_whose_duals_are_lost_while_the_model_is_stored_goes_back_and_ends(folder, monkeypatch) -> None:
+def test_a_run_whose_duals_are_lost_while_the_model_is_stored_goes_back_and_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     losses = [StateLostError("worker 7 is gone, and the dual variables with it")]
 
     def lost(*arguments: Any) -> str:

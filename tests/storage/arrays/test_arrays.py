@@ -69,7 +69,9 @@ def written(store: Store, array: NDArray[Any], chunk: int, per_shard: int) -> li
     st.integers(1, 4),
     st.data(),
 )
-def test_any_rows_of_any_array_come_back(array, chunk, per_shard, data) -> None:
+def test_any_rows_of_any_array_come_back(
+    array: NDArray[Any], chunk: int, per_shard: int, data: st.DataObject
+) -> None:
     store = fresh_store()
     entries = written(store, array, chunk, per_shard)
     reader = ArrayReader.open(files(store, entries), "a", "array a")
@@ -318,7 +320,9 @@ def stored(store: Store, entries: list[FileEntry]) -> StoredDuals:
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_any_rows_of_any_cut_come_back(local_store, monkeypatch, dtype, share) -> None:
+def test_any_rows_of_any_cut_come_back(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch, dtype: Any, share: float
+) -> None:
     monkeypatch.setattr(duals_module, "PART_BYTES", 10 * M * np.dtype(dtype).itemsize)
     A = duals(dtype, share)
     writer = pickle.loads(pickle.dumps(DualWriter(local_store, "here")))

@@ -247,7 +247,7 @@ def test_a_misaligned_write_is_refused(local_store: Store, rows: int) -> None:
     ],
 )
 def test_numbers_that_cannot_be_stored_are_refused_by_row(
-    local_store, layout, dtype, bad, wrong, said
+    local_store: Store, layout: str, dtype: str, bad: float, wrong: Any, said: str
 ) -> None:
     X = dense(101, 6)
     X[wrong, 2] = X[wrong[-1]] = bad

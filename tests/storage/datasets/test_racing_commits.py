@@ -92,7 +92,9 @@ def test_a_writer_that_is_overtaken_takes_its_own_files_away(memory_store: Store
     check(memory_store, won[0], OTHER)
 
 
-def test_who_is_killed_after_its_marks_leaves_those_of_what_is_stored(local_store, monkeypatch) -> None:
+def test_who_is_killed_after_its_marks_leaves_those_of_what_is_stored(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = writer(local_store, X)
     with monkeypatch.context() as patch:
         patch.setattr(PackedUnit, "put", killed)
@@ -163,7 +165,9 @@ def test_numbers_of_sets_that_are_not_there_are_refused(memory_store: Store) -> 
         ([0, 1], [0.5], "indices of label sets holds whole numbers"),
     ],
 )
-def test_tables_that_are_none_are_refused(memory_store, indptr, indices, message) -> None:
+def test_tables_that_are_none_are_refused(
+    memory_store: Store, indptr: Any, indices: Any, message: str
+) -> None:
     with pytest.raises(FormatError, match=message):
         LabelSetTable.checked(indptr, indices, 3)
     unchecked = LabelSetTable(np.asarray(indptr), np.asarray(indices))

@@ -200,7 +200,9 @@ def test_a_writer_stopped_in_the_middle_changes_nothing(local_store: Store) -> N
     ("changes", "names"),
     [({"C": 2.0}, "its C changed"), ({"loss": {"k": 6}, "extra": 1}, "its extra, loss changed")],
 )
-def test_another_fingerprint_is_refused_by_name(local_store, changes, names) -> None:
+def test_another_fingerprint_is_refused_by_name(
+    local_store: Store, changes: dict[str, Any], names: str
+) -> None:
     save(local_store, 1)
     with pytest.raises(MismatchError, match=names):
         latest_checkpoint(local_store, "r0001", fingerprint={**PRINT, **changes})
@@ -413,7 +415,9 @@ def test_a_run_that_is_resumed_goes_on_behind_its_end(local_store: Store) -> Non
         finish_run(local_store, run, {"status": "max_passes"})
 
 
-def test_an_object_is_never_rewritten_beyond_a_part(memory_store, monkeypatch) -> None:
+def test_an_object_is_never_rewritten_beyond_a_part(
+    memory_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(history_module, "_PART_BYTES", 200)
     reader = HistoryReader(memory_store, "r0001")
     read = []

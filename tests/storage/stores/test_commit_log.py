@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +44,9 @@ def test_what_is_unique_is_there_once(any_store: Store) -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("ask", [CommitLog.numbers, lambda log: log.append({})], ids=["read", "append"])
-def test_a_missing_record_is_noticed(local_store, number, ask) -> None:
+def test_a_missing_record_is_noticed(
+    local_store: Store, number: int, ask: Callable[[CommitLog], object]
+) -> None:
     log = CommitLog(local_store, "things")
     for n in range(3):
         log.append({"n": n})
@@ -169,7 +171,9 @@ def test_heads_of_others_are_noticed(local_store: Store) -> None:
     assert list(log.findings("log")) == []
 
 
-def test_signed_records_are_read_with_their_key_alone(local_store, monkeypatch) -> None:
+def test_signed_records_are_read_with_their_key_alone(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = CommitLog(local_store, "things")
     log.append({"n": 0})
     monkeypatch.setenv(STORE_KEY, "a secret")

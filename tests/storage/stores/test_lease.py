@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -163,7 +164,15 @@ def test_whose_beat_is_not_of_now_loses_it_after_as_long_as_a_lease_lasts(
         pytest.param(0.0, range(99), 2.0, 5.0, 10, id="it looks again after a quarter of a beat at most"),
     ],
 )
-def test_how_long_a_candidate_looks(memory_store, clock, age, renewed, beat_seconds, wait, slept) -> None:
+def test_how_long_a_candidate_looks(
+    memory_store: Store,
+    clock: Sleeper,
+    age: float,
+    renewed: Sequence[int],
+    beat_seconds: float,
+    wait: float,
+    slept: int,
+) -> None:
     with held_lease(memory_store, "retrain", "the first", terms=clock.silent):
         beat(memory_store, clock, age)
         began = clock.seconds
@@ -188,7 +197,9 @@ def test_how_long_a_candidate_looks(memory_store, clock, age, renewed, beat_seco
         (-5.0, "renewed 0 s ago"),
     ],
 )
-def test_a_holder_is_shown_with_its_last_renewal(memory_store, clock, age, said) -> None:
+def test_a_holder_is_shown_with_its_last_renewal(
+    memory_store: Store, clock: Sleeper, age: float, said: str
+) -> None:
     with held_lease(memory_store, "retrain", "the first", terms=clock.silent):
         beat(memory_store, clock, age)
         assert (holder(memory_store, "retrain", clock.terms.clock) or "").endswith(f", {said})")
@@ -203,7 +214,9 @@ def test_a_holder_that_was_killed_before_its_first_renewal_counts_from_its_begin
         assert datetime.fromtimestamp(who.renewed, UTC).isoformat() == who.since
 
 
-def test_earlier_tenures_are_dropped_and_their_numbers_stay_taken(memory_store, clock) -> None:
+def test_earlier_tenures_are_dropped_and_their_numbers_stay_taken(
+    memory_store: Store, clock: Sleeper
+) -> None:
     for number in (1, 2, 3):
         with held_lease(memory_store, "retrain", "me", terms=clock.silent) as lease:
             assert lease.number == number
@@ -234,7 +247,9 @@ def test_a_holder_beats_with_a_new_count_each_time(memory_store: Store) -> None:
     assert seen[:4] == [0, 1, 2, 3]
 
 
-def test_a_local_tenure_without_its_lock_file_is_judged_by_its_beat(local_store, clock) -> None:
+def test_a_local_tenure_without_its_lock_file_is_judged_by_its_beat(
+    local_store: Store, clock: Sleeper
+) -> None:
     with held_lease(local_store, "retrain", "the first", terms=clock.silent):
         local_store.delete("leases/retrain/00000001.lock")
         beat(local_store, clock, 0.0)
@@ -279,7 +294,9 @@ def test_who_has_lost_the_lease_beats_no_more(memory_store: Store) -> None:
             lease.check()
 
 
-def test_who_cannot_beat_says_so_and_tries_again(memory_store, caplog) -> None:
+def test_who_cannot_beat_says_so_and_tries_again(
+    memory_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     failed, again = threading.Event(), threading.Event()
 
     class Failing:
@@ -311,7 +328,9 @@ def test_files_of_others_in_the_folder_are_left_alone(memory_store: Store, clock
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["it ends", "it goes on"])
-def test_what_is_being_removed_is_waited_for_with_a_word_and_an_end(local_store, clock, caplog, ends) -> None:
+def test_what_is_being_removed_is_waited_for_with_a_word_and_an_end(
+    local_store: Store, clock: Sleeper, caplog: pytest.LogCaptureFixture, ends: bool
+) -> None:
     """Whoever opens a dataset, a model or a staging while pruning has it; a second lock of one process."""
     local_store.write_bytes("files.json", b"[]")
     held, place, begun = ExitStack(), f"{local_store.url}/files.json", clock.seconds
@@ -332,7 +351,9 @@ def test_what_is_being_removed_is_waited_for_with_a_word_and_an_end(local_store,
     assert caplog.messages == [f"{removing}: waiting up to 120 s"]
 
 
-def test_who_waits_for_a_lease_is_told_of_its_holder_once(any_store, clock, caplog) -> None:
+def test_who_waits_for_a_lease_is_told_of_its_holder_once(
+    any_store: Store, clock: Sleeper, caplog: pytest.LogCaptureFixture
+) -> None:
     terms = replace(clock.terms, beat=3600.0, expiry=1e4)
     told = r"the first \(process \d+ on .*\) holds \S+ for prune: waiting up to 90 s"
     with (

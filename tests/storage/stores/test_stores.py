@@ -151,7 +151,9 @@ def test_no_file_in_the_making_stays_behind(local_store: Store, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("refused", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_links_or_exclusive_renames_is_named(bare_store, monkeypatch, refused) -> None:
+def test_a_file_system_without_links_or_exclusive_renames_is_named(
+    bare_store: Store, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
     def rename(*_: object) -> int:
         ctypes.set_errno(refused)
         return -1
@@ -163,7 +165,9 @@ def test_a_file_system_without_links_or_exclusive_renames_is_named(bare_store, m
 
 
 @pytest.mark.parametrize("call", ["link", "fsync", "flock"])
-def test_a_call_that_fails_is_not_taken_for_one_that_is_missing(local_store, monkeypatch, call) -> None:
+def test_a_call_that_fails_is_not_taken_for_one_that_is_missing(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     assert local_store.locks
 
     def broken(*_: object) -> None:
@@ -174,7 +178,9 @@ def test_a_call_that_fails_is_not_taken_for_one_that_is_missing(local_store, mon
         pass
 
 
-def test_a_write_is_on_the_disk_before_it_is_seen(local_store, monkeypatch) -> None:
+def test_a_write_is_on_the_disk_before_it_is_seen(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
     fsync, link, replace = os.fsync, os.link, Path.replace
 
@@ -201,7 +207,9 @@ def test_a_write_is_on_the_disk_before_it_is_seen(local_store, monkeypatch) -> N
 
 
 @pytest.mark.parametrize("write", ["write_bytes", "put_if_absent"])
-def test_a_write_into_a_folder_that_others_remove(local_store, monkeypatch, write) -> None:
+def test_a_write_into_a_folder_that_others_remove(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
     fsync, removed = os.fsync, []
 
     def removing(descriptor: int) -> None:
@@ -270,7 +278,9 @@ def test_free_bytes(local_store: Store, memory_store: Store) -> None:
     assert memory_store.free_bytes() is None
 
 
-def test_what_the_kernel_would_not_let_be_written(local_store, memory_store, monkeypatch) -> None:
+def test_what_the_kernel_would_not_let_be_written(
+    local_store: Store, memory_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert local_store.is_writable()
     assert memory_store.is_writable()
     # The superuser, as whom tests may run, is let everywhere but on a read-only mount.
@@ -324,7 +334,9 @@ def test_a_bucket_that_is_not_there(s3_bucket: str) -> None:
         store.read_bytes("a")
 
 
-def test_an_object_store_out_of_reach_says_so_without_secrets(s3_store, monkeypatch) -> None:
+def test_an_object_store_out_of_reach_says_so_without_secrets(
+    s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import botocore.exceptions
 
     class Driver:
@@ -375,7 +387,9 @@ def test_a_bucket_whose_conditions_do_not_hold_is_refused_before_anything_is_wri
     assert not there
 
 
-def test_conditions_are_looked_at_once_a_bucket_and_leave_nothing(s3_store, monkeypatch) -> None:
+def test_conditions_are_looked_at_once_a_bucket_and_leave_nothing(
+    s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import topline.storage.stores.objects as module
 
     monkeypatch.setattr(module, "_CONDITIONAL", set())
@@ -394,7 +408,9 @@ def test_conditions_are_looked_at_once_a_bucket_and_leave_nothing(s3_store, monk
     assert [key.rpartition("/")[2] == "a" for key in puts] == [False, False, False, True, True]
 
 
-def test_a_conditional_write_under_way_elsewhere_is_tried_again(s3_store, monkeypatch) -> None:
+def test_a_conditional_write_under_way_elsewhere_is_tried_again(
+    s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import errno
 
     import topline.storage.stores.objects as module
