@@ -8,7 +8,7 @@ import numpy as np
 
 from topline.solvers.blocks.ascent.dual_changes import change_sums
 from topline.solvers.blocks.ascent.passes import AscentPass
-from topline.solvers.blocks.ascent.rows import HeldRows, RowFeed
+from topline.solvers.blocks.ascent.rows import RowFeed
 from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES
 from topline.solvers.core.problem import Problem
 from topline.solvers.typing import Float64Array, Int64Array, IntArray
@@ -159,7 +159,7 @@ class PassRows:
 
     tries_again: ClassVar[bool] = False
 
-    def __init__(self, work: AscentPass, held: RowFeed | HeldRows, rows: Int64Array) -> None:
+    def __init__(self, work: AscentPass, held: RowFeed, rows: Int64Array) -> None:
         self._work, self._held, self._numbers = work, held, rows
         self.problem, self.y, self.weights = work.block.problem, work.block.y[rows], work.block.weights[rows]
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.blocks.ascent.dual_changes import add_changes, change_sums, project_rows
-from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, HeldRows, Portion, RowFeed
+from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, Portion, RowFeed
 from topline.solvers.blocks.ascent.shared_tiles import TiledWeights
 from topline.solvers.blocks.ascent.sweeps import (
     ALL_CLASSES,
@@ -225,9 +225,7 @@ class AscentPass:
                     return
                 yield portion._replace(places=portion.places[part], rows=portion.rows[part])
 
-    def sweeps(
-        self, held: RowFeed | HeldRows, rows: Int64Array, sweeps: int, most: float
-    ) -> tuple[float, float, float]:
+    def sweeps(self, held: RowFeed, rows: Int64Array, sweeps: int, most: float) -> tuple[float, float, float]:
         """Sweep up to `sweeps` times, first over all rows, then over those that moved, each in a new order.
 
         No sweep starts once the cost reaches `most` visits.  Returns the rise of the dual, in all and in the
@@ -289,7 +287,7 @@ class AscentPass:
         """Whether sweeps touch a few classes of each row."""
         return len(self.lists.classes) > 0
 
-    def restrict_classes(self, held: RowFeed | HeldRows, rows: Int64Array) -> None:
+    def restrict_classes(self, held: RowFeed, rows: Int64Array) -> None:
         """Restrict sweeps over some rows, in the order of the block, to a few classes if that is possible."""
         block, apart = self.block, self.apart if self.kept_apart else None
         if gives_sparse(block.X) or len(self.allowed(rows)) < len(rows):
@@ -351,7 +349,7 @@ class AscentPass:
             self.scale, problem.smoothing, problem.smoothing_own, problem.form.rho, problem.form.table,
         )  # fmt: skip
 
-    def gap(self, held: RowFeed | HeldRows, rows: Int64Array) -> float:
+    def gap(self, held: RowFeed, rows: Int64Array) -> float:
         """Return the sum of w_i (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) over some rows, a visit each.
 
         No term is negative, and for W = W(A) the sum over all rows is n (P - D); smoothing adds its terms.

@@ -37,7 +37,7 @@ import numpy as np
 from topline.solvers.blocks.ascent.alike_rows import Groups, ascend_groups, find_groups
 from topline.solvers.blocks.ascent.extrapolation import Extrapolation, PassRows
 from topline.solvers.blocks.ascent.passes import AscentPass, AscentPlan, AscentSums, Turn
-from topline.solvers.blocks.ascent.rows import MIXED, BlockRows, DualWindow, HeldRows, RowFeed, rows_with_mass
+from topline.solvers.blocks.ascent.rows import MIXED, BlockRows, DualWindow, RowFeed, rows_with_mass
 from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, STILL, tile_of
 from topline.solvers.blocks.block import BlockDuals
 from topline.solvers.core.dual_rows import DualStore
@@ -184,7 +184,7 @@ class BlockAscent(BlockRows):
 
 def _stages(
     work: AscentPass,
-    held: RowFeed | HeldRows,
+    held: RowFeed,
     rows: Int64Array,
     first: float,
     request: AscentPlan,

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -243,7 +243,7 @@ class RowFeed:
         """Return the cost of `visits` visits in one sweep, in visits of rows in memory."""
         return visits if self.whole else max(visits, _LEAST_SHARE * self._n)
 
-    def held(self, rows: Int64Array) -> RowFeed | HeldRows:
+    def held(self, rows: Int64Array) -> RowFeed:
         """Return rows, in the order of the block, for repeated visits: in memory if they are or fit there."""
         bytes_ = len(rows) * int(self._X.shape[1]) * self._dtype.itemsize
         if self.whole or self.opened is not None or bytes_ > _HELD_BYTES:
@@ -351,30 +351,16 @@ class RowFeed:
         return found
 
 
-class HeldRows:
+class HeldRows(RowFeed):
     """Rows of a block of n rows, read for repeated visits: row `rows[t]` is row t of X; rows ascend."""
 
-    whole: ClassVar[bool] = True
-    in_place: ClassVar[bool] = True
-
     def __init__(self, X: Rows, rows: Int64Array, n: int) -> None:
-        self._X, self._rows, self._block = X, rows, (0, n)
-
-    def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
-        """Yield some of these rows in a random order."""
-        yield from self.drawn(random.permutation(rows))
-
-    def in_order(self, rows: Int64Array) -> Iterator[Portion]:
-        """Yield some of these rows in the order of the block."""
-        return self.drawn(np.sort(rows))
+        super().__init__(X, X.dtype)
+        self._rows, self._block = rows, (0, n)
 
     def drawn(self, rows: Int64Array) -> Iterator[Portion]:
         """Yield some of these rows in the given order."""
         yield Portion(self._X, np.searchsorted(self._rows, rows), rows, self._block)
-
-    def cost(self, visits: float) -> float:
-        """Return the cost of `visits` visits."""
-        return visits
 
 
 def _window(row_bytes: int) -> int:
