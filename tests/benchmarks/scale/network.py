@@ -220,10 +220,6 @@ def main(arguments: Sequence[str] | None = None) -> list[tuple[int, Measured, Ro
     return found
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
-
-
 #: Bytes that wait for their turn together, and how many such parts a connection holds.
 CHUNK, HELD = 1 << 17, 16
 START_SECONDS = 60.0
@@ -400,3 +396,7 @@ def free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
