@@ -198,7 +198,7 @@ PLANTED = (
     ),
     Planted(
         "a model that is deleted by hand in a bucket goes at once",
-        f"{_MODELS}.records:delete_model",
+        f"{_MODELS}:delete_model",
         "if alone and store.locks:",
         "if alone:",
         777,
@@ -244,14 +244,14 @@ PLANTED = (
     Planted("a checkpoint's own folder is a stray", f"{_KEPT}:stray_folders", "!= folder", "== folder", 5),
     Planted(
         "a decision is taken under any number",
-        f"{_MODELS}.records:record_decision",
+        f"{_MODELS}:record_decision",
         "log.append_as(entry.seq, entry.to_json())",
         "log.append(entry.to_json())",
         63,
     ),
     Planted(
         "a model is discarded where its answer is lost",
-        f"{_MODELS}.records:save_model",
+        f"{_MODELS}:save_model",
         "    model_log(",
         "    with whole_or_nothing(store, _arrays_folder(name)):\n        model_log(",
         749,
@@ -272,7 +272,7 @@ PLANTED = (
     ),
     Planted(
         "every model counts as deleted",
-        f"{_MODELS}.records:_is_deleted",
+        f"{_MODELS}:_is_deleted",
         "return store",
         "return not store",
         5,
