@@ -301,6 +301,22 @@ def test_a_late_placement_does_not_undo_a_later_one(monkeypatch: pytest.MonkeyPa
         worker_blocks.release("late", 2)
 
 
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_killed_worker_changes_nothing() -> None:
+    """SIGKILL in mid-run, with and without a survivor: the same W, bit for bit."""
+    expected = run(SerialExecutor(blocks=7))
+    for workers in (2, 1):
+        with open_cluster(ClusterConfig(workers=workers)) as client:
+            executor = DaskExecutor(client, blocks=7)
+            kill = KillOnce(client, at_round=6)
+            result = run(executor, callbacks=(kill,))
+            assert kill.killed is not None
+            assert executor.epoch > 1
+            assert np.array_equal(result.W, expected.W)
+            executor.close()
+
+
 class InMemory:
     """Dual rows that pickle."""
 
