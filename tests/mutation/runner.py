@@ -53,7 +53,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests said of a change: `killed` where they failed or were `stopped`, else it survived."""
+    """What the tests said of a change: `killed` where they failed, crashed or were `stopped`."""
 
     mutant: Mutant
     code: int
@@ -66,8 +66,8 @@ class Outcome:
 
     @property
     def stopped(self) -> bool:
-        """Whether the tests took too long and a signal ended them."""
-        return self.code < 0
+        """Whether the tests took too long."""
+        return self.code in (-signal.SIGXCPU, -signal.SIGKILL)
 
 
 def mutants_of(target: Target) -> list[Mutant]:

@@ -17,7 +17,7 @@ from tests.reference import losses as reference
 from tests.solvers.problems import examples
 from topline import MaxHinge, SerialExecutor, ThreadExecutor, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.core import dual_rows as dual_rows_module
-from topline.solvers.core.dual_rows import ByteBudget, DenseStore, PackedStore, pack, row_runs, unpack
+from topline.solvers.core.dual_rows import ByteBudget, PackedStore, make_store, pack, row_runs, unpack
 from topline.solvers.losses import OneVsAll, Softmax
 from topline.solvers.operations import FindDirections
 
@@ -103,7 +103,7 @@ def test_what_the_budget_gets_back_is_used_again() -> None:
 
 
 def test_a_dense_store_gives_views_and_takes_any_rows() -> None:
-    store = DenseStore(6, 3, np.dtype(np.float32))
+    store = make_store([0, 4, 6], 3, np.dtype(np.float32))
     view = store.read(2, 4)
     view[:] = 1.0
     store.write(2, 4, view)
