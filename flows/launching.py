@@ -122,7 +122,10 @@ def _health_problem() -> Exception | None:
 
 
 def _without_interrupts(function: Callable[[], Result]) -> Result:
-    """Call `function` in a thread whose children ignore Ctrl-C: the server outlives the run's record."""
+    """Call `function` in a thread whose child processes ignore Ctrl-C, and wait for it.
+
+    Otherwise the embedded server would end before the interrupted run is recorded.
+    """
     outcome: Future[Result] = Future()
 
     def call() -> None:

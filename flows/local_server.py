@@ -59,7 +59,10 @@ class LocalServer:
 
 @contextmanager
 def local_server(environ: Mapping[str, str], clock: Clock = DEFAULT_TERMS.clock) -> Iterator[LocalServer]:
-    """Start a server or find the running one for the block; `FlowServerError` or `LeaseHeldError` if none."""
+    """Start a server or find the running one, until the block ends.
+
+    Raises `FlowServerError` or `LeaseHeldError` if it does not start.
+    """
     home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     home.mkdir(parents=True, exist_ok=True)
     kept_in = home / "topline-server.password"

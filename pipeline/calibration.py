@@ -146,7 +146,10 @@ def _made(
 
 
 def guesses_of(stored: StoredModel, price: float, progress: Progress | None = None) -> GuessRule:
-    """Return the rule for guesses at a price, by the validation rows; `InputError` without enough of them."""
+    """Return the rule for the number of guesses at a price, fitted on the model's validation rows.
+
+    Raises `InputError` without probabilities of them, or with too few rows.
+    """
     probabilities, val = calibration_of(stored, progress).probabilities, stored.rows("val")
     if probabilities is None or not len(val):
         raise InputError(

@@ -1,11 +1,9 @@
 """Whole jobs, made of the steps that the other rooms do: from images to a report, and retraining.
 
 `run` makes a certified and evaluated model and its report of a folder of images.  `retrain` brings a store up
-to date with its images, and its champion with the promotion rule.  Both can be repeated after a failure: a
-step that is stored already is found and not made again.  `Steps` are what they call, one after the other.
-
-Everything that a step of a retraining makes is stored before the next one begins: one that was killed is
-finished by the next, and one that finds nothing new does nothing.
+to date with its images, and its champion with the promotion rule.  `Steps` are what they call, one after the
+other.  Everything that a step makes is stored before the next one begins, and found there again: a job that
+was killed is finished by the next, and a retraining that finds nothing new does nothing.
 """
 
 from __future__ import annotations
@@ -80,8 +78,6 @@ from topline.storage.stores.urls import join
 if TYPE_CHECKING:
     from distributed import Client
 
-    from topline.pipeline.progress import Progress
-
 logger = logging.getLogger(__name__)
 
 DEMO_IMAGES = Path("topline-digits")
@@ -138,7 +134,10 @@ def check_places(store: str, train: TrainConfig, cluster: ClusterConfig | None, 
 
 @dataclass(frozen=True)
 class JobResult:
-    """Outcome of a whole job; `features` describes them, `reused` says that an earlier run had trained it."""
+    """The outcome of a whole job: the model, its metrics on held-out rows and the place of the report.
+
+    `features` describes them; `reused` says that the same data and options had been trained before.
+    """
 
     train: TrainResult
     evaluation: Evaluation | MultilabelEvaluation | None

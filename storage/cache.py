@@ -101,7 +101,10 @@ class Draft:
 
 
 class StoredEntry:
-    """A visible entry, pickled with its record: every process reads the same arrays."""
+    """A visible entry, opened for reading.
+
+    Pickles with its record, so that every process reads the same arrays even if the key gets a new entry.
+    """
 
     kind: ClassVar[CacheKind]
 

@@ -57,7 +57,10 @@ def reading(place: str) -> Iterator[None]:
 
 
 def from_fields(cls: type[T], record: Mapping[str, Any], place: str) -> T:
-    """Return a dataclass `cls`, nested ones too, from JSON; `FormatError` names `place` and what misfits."""
+    """Return a dataclass `cls` from a JSON object, nested dataclasses included.
+
+    Raises `FormatError` naming `place` if a field is missing, or a number, text or bool has another type.
+    """
     kinds: Mapping[str, Any] = _field_types(cls)  # type: ignore[arg-type]
     values = {name: _value(kinds[name], value, place) for name, value in record.items() if name in kinds}
     for name, value in values.items():

@@ -360,7 +360,11 @@ def prune(store: Store, policy: RetentionPolicy, now: datetime, by: str = "topli
 
 
 def remove_now(store: Store, datasets: Sequence[DatasetInfo], reason: str, by: str, now: datetime) -> Pruned:
-    """Remove datasets and their results at once; those being read are hidden, `in_use`, pruned later."""
+    """Remove datasets at once, whatever the policy, with the results computed from them.
+
+    Those being read on a local disk are hidden at once and listed in `in_use`; the next pruning removes their
+    files.
+    """
     with held_lease(store, PRUNE_LEASE, by, wait=_WAIT_SECONDS) as lease:
         return _Pruning(store, now, by, lease).remove(datasets, reason)
 

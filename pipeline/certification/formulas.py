@@ -179,15 +179,7 @@ class RankedLoss:
         gamma or 0.  For gamma = 0 it is a vertex of the domain.
         """
         if gamma == 0.0:
-            a = self.shifted(scores, y)
-            if not self.own_in_sort:
-                a[np.arange(len(y)), y] = -np.inf
-            order = np.argsort(-a, axis=1)
-            ranked = np.take_along_axis(a, order, axis=1)
-            kept = ranked > 0.0 if self.hinge_per_rank else (self.values(scores, y) > 0.0)[:, None]
-            beta = np.empty_like(a)
-            np.put_along_axis(beta, order, self.rho * kept, axis=1)
-            return dual_rows(others_of(beta, y), y)
+            return self._vertices(scores, y)
         b = others_of(self.shifted(scores, y), y)
         column = self._usunier_column if self.hinge_per_rank else self._topk_column
         if not self.own_in_sort:
@@ -196,6 +188,17 @@ class RankedLoss:
         for row in np.flatnonzero(self.values(scores, y) > 0.0):
             x[row] = column(b[row] / gamma, gamma_own / gamma)
         return dual_rows(x, y)
+
+    def _vertices(self, scores: Array, y: Labels) -> Array:
+        a = self.shifted(scores, y)
+        if not self.own_in_sort:
+            a[np.arange(len(y)), y] = -np.inf
+        order = np.argsort(-a, axis=1)
+        ranked = np.take_along_axis(a, order, axis=1)
+        kept = ranked > 0.0 if self.hinge_per_rank else (self.values(scores, y) > 0.0)[:, None]
+        beta = np.empty_like(a)
+        np.put_along_axis(beta, order, self.rho * kept, axis=1)
+        return dual_rows(others_of(beta, y), y)
 
     def _topk_column(self, p: Array, share: float) -> Array:
         """Minimise |x - p|^2 + share (sum x)^2 over the top-k side's domain, own class sorted; p (m-1,).

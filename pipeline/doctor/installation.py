@@ -63,7 +63,10 @@ def installed_version(name: str) -> str | None:
 
 
 def mismatches(declared: Iterable[str], installed: Callable[[str], str | None]) -> dict[str, str]:
-    """Map a sentence on each unmet requirement of `declared`, extras left out, to the pin for pip."""
+    """Map a sentence about each requirement that is not met to the pin that pip should be given.
+
+    `declared` are requirements as in a distribution's metadata; those of extras are left out.
+    """
     wrong = {}
     for requirement in map(Requirement, declared):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -108,7 +111,10 @@ def threads() -> str:
 
 
 def narrow_products(pools: Sequence[Mapping[str, Any]]) -> str:
-    """Return a remark where OpenBLAS takes an older processor's kernels, of half the width, or nothing."""
+    """Return a remark on products of half the width that the processor has, or nothing.
+
+    OpenBLAS takes the kernels of an older processor where it does not know this one, or is told to.
+    """
     import llvmlite.binding as llvm
 
     kernels = {str(pool.get("architecture")) for pool in pools if pool["internal_api"] == "openblas"}

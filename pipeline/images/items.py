@@ -94,14 +94,7 @@ class ImageItem:
         try:
             path = resolve_inside(root, self.location, follow=self.follow)
             if self.run:
-                try:
-                    first, pictures = _pictures(path, self.run, self.stamp)
-                except (pa.ArrowException, IndexError, KeyError) as error:
-                    raise ImageRejectedError(f"cannot be read: {error}") from error
-                found = pictures[(self.offset or 0) - first].as_py()
-                if found is None:
-                    raise ImageRejectedError("its row has no image")
-                return bytes(found)
+                return _embedded(path, self.offset or 0, self.run, self.stamp)
             with path.open("rb") as file:
                 if self.offset is None:
                     return file.read(max_bytes + 1)
@@ -174,7 +167,10 @@ def is_other(name: str) -> bool:
 
 
 def resolve_inside(root: Path, path: str, *, follow: bool = False) -> Path:
-    """Return the file at `path`, in `root` or where links to `follow` lead; `ImageRejectedError` if none."""
+    """Return the file at `path`, links followed; `ImageRejectedError` unless it is within `root`.
+
+    Where links are to `follow`, they may lead to any file, and paths alone must stay within `root`.
+    """
     try:
         found = (root / path).resolve()
         place, within = (Path(os.path.normpath(root / path)), root) if follow else (found, root.resolve())
@@ -199,6 +195,18 @@ def _pictures(path: Path, run: str, stamp: int) -> tuple[int, pa.Array]:  # noqa
         first = sum(file.metadata.row_group(place).num_rows for place in range(int(group)))
         pictures = file.read_row_group(int(group), columns=[f"{column}.bytes"])[column]
     return first, pictures.combine_chunks().field("bytes")
+
+
+def _embedded(path: Path, row: int, run: str, stamp: int) -> bytes:
+    """Return the bytes of the image in a row of a Parquet file."""
+    try:
+        first, pictures = _pictures(path, run, stamp)
+    except (pa.ArrowException, IndexError, KeyError) as error:
+        raise ImageRejectedError(f"cannot be read: {error}") from error
+    found = pictures[row - first].as_py()
+    if found is None:
+        raise ImageRejectedError("its row has no image")
+    return bytes(found)
 
 
 def with_file_stats(root: Path, item: ImageItem) -> ImageItem:

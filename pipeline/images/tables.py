@@ -138,7 +138,10 @@ def picture_column(table: Path) -> str | None:
 
 
 def list_pictures(root: Path, tables: Sequence[Path], wanted: Wanted) -> ImageListing:
-    """Return the images in the Parquet files `tables` below `root`; their names may begin with a split."""
+    """Return all images inside the Parquet files `tables` below `root`, row by row.
+
+    The names of the files say the split where each begins with one (train-00000-of-00003.parquet).
+    """
     splits = [SPLIT_NAMES.get(re.split("[-_.]", table.name.lower())[0]) for table in tables]
     items, values = list[ImageItem](), list[object]()
     # Beside parts that are all called train there are no held-out ones: rows are drawn.

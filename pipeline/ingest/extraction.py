@@ -211,6 +211,11 @@ def extract(
             raise
         job.writer.abandon()
         return extract(config, cluster, progress, client, follow=follow, check=check, listings=listings - 1)
+    return _committed(job, done, follow=follow)
+
+
+def _committed(job: _Job, done: int, *, follow: bool) -> ExtractResult:
+    """Split the rows of all units, and make the dataset visible, unless it is what the newest one is."""
     table = pa.concat_tables(job.writer.manifest_of(unit) for unit in range(job.writer.units))
     newest = None if job.describer.known is None else job.describer.known.dataset
     recorded = recorded_splits(job.writer.store, newest.info.id if newest else None) if follow else None
@@ -248,18 +253,7 @@ def _prepare(
     backbone = fitted_backbone(chosen, store, listing, config.limits, progress)
     about = f"{backbone.dim:,} features: {backbone.about()}"
     logger.info("%s", about)
-    attributes = {
-        "kind": "images",
-        "images": str(listing.root),
-        "source": listing.kind,
-        "ignored": len(listing.ignored),
-        "backbone": backbone.spec(),
-        "limits": config.limits.model_dump(),
-        **HeldOut.of(config).facts(),
-        "duplicates": config.duplicates,
-        **({"follow_links": True} if config.follow_links else {}),
-        **config.row_facts(),
-    }
+    attributes = _attributes(config, listing, backbone)
     if follow:
         attributes["split_rule"] = CONTENT_RULE if not any(i.split for i in listing.items) else "given"
     known = known_images(store, attributes, config.dtype)
@@ -287,6 +281,22 @@ def _base(store: Store, key: str, known: KnownImages | None) -> Dataset | None:
             # It was removed meanwhile, and nobody knows the order any more.
             discard_staged(store, key)
     return None if known is None else known.dataset
+
+
+def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone) -> dict[str, Any]:
+    """Return what decides the dataset besides the images themselves; a model trained on it records this."""
+    return {
+        "kind": "images",
+        "images": str(listing.root),
+        "source": listing.kind,
+        "ignored": len(listing.ignored),
+        "backbone": backbone.spec(),
+        "limits": config.limits.model_dump(),
+        **HeldOut.of(config).facts(),
+        "duplicates": config.duplicates,
+        **({"follow_links": True} if config.follow_links else {}),
+        **config.row_facts(),
+    }
 
 
 def _unchanged(stored: Dataset, table: pa.Table, rows: RowSplits) -> bool:

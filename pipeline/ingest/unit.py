@@ -409,7 +409,10 @@ class Units:
         return self.items[span.start : span.stop]
 
     def run_here(self, units: Iterator[int], *, seconds: float = float("inf")) -> float:
-        """Run units in turn for `seconds`, return those spent; `StoppedError` once a stop is asked."""
+        """Run units one after the other, until one ends later than `seconds`; return the seconds spent.
+
+        Raises `StoppedError` at the next batch of images once a stop is requested.
+        """
         begun = time.monotonic()
         for unit in units:
             self.done(extract_unit(self.context, unit, self.images(unit), self._tick))

@@ -52,7 +52,10 @@ class JobOptions(Options):
 
 
 class RunConfig(JobOptions):
-    """The whole job, whose `store` replaces its steps'; without images it takes scikit-learn's digits."""
+    """The whole job: its own options, and those of its steps, whose `store` it replaces.
+
+    Without images it takes the digits that come with scikit-learn.
+    """
 
     extract: ExtractConfig = option("How images become features", ExtractConfig())
     search: SearchConfig = option("What is searched before it is trained", SearchConfig())

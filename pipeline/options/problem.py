@@ -96,7 +96,11 @@ def read_margins(path: Path) -> NDArray[np.float64]:
 
 
 def read_tree(path: Path) -> list[tuple[str, str]]:
-    """Return pairs of child and parent, one a line: a CSV, by its header if any, or WordNet's reverse."""
+    """Return the pairs of child and parent in a file, one per line.
+
+    A CSV has child before parent, or a header; WordNet's own form has parent before child with a space
+    between.
+    """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

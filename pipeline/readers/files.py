@@ -112,7 +112,10 @@ def line_blocks(path: Path, skipped: int = 0) -> Iterator[tuple[int, list[bytes]
 def parsed_blocks(
     path: Path, parse: Callable[[list[bytes]], Parsed], skipped: int = 0, form: str = ""
 ) -> Iterator[tuple[int, Parsed]]:
-    """Yield what `parse` makes of a block, and its first line (from 0); `InputError` names line, `form`."""
+    """Return what `parse` makes of each block of lines, with the number of its first line (from 0).
+
+    A ValueError becomes an `InputError` that names the first wrong line, and the `form` that a line has.
+    """
     for number, lines in line_blocks(path, skipped):
         try:
             yield number, parse(lines)

@@ -272,7 +272,10 @@ def paired_metric(
     trained: NDArray[np.int64],
     confidence: float = 0.95,
 ) -> PairedMetric:
-    """Compare two models by each row's value and class (n,), with `trained` (m,) rows a class; n > 0."""
+    """Compare two models by a metric, given each row's value under both (n,) and its class (n,), n > 0.
+
+    `trained` (m,) is the number of training rows of each class.
+    """
     n = len(labels)
     ours, theirs = (metric.mean(values, labels, trained) for values in (challenger, champion))
     right_or_wrong = challenger.dtype == np.bool_
@@ -451,7 +454,11 @@ def compare(
     confidence: float = 0.95,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare two models of one store at level `confidence`; `InputError` for two stores or one model."""
+    """Compare two models of one store: metrics on the same rows, drift, settings.
+
+    `confidence` is the level of the intervals.  Raises `InputError` for models of two stores, or the same
+    one.
+    """
     root = split_url(first_url, "models")[0]
     first, second = load_model(first_url).record, load_model(second_url).record
     if open_store(split_url(second_url, "models")[0]) != open_store(root):

@@ -133,7 +133,10 @@ class StoredModel:
         return scores
 
     def dataset(self) -> Dataset:
-        """Return its dataset, or one with the same rows in its place; `InputError` if neither is the same."""
+        """Return the dataset it was trained on, or one with the same rows that took its place.
+
+        `InputError` if there is neither, or the dataset is not the same any more.
+        """
         record = self.model.record
         try:
             dataset = Dataset.open(self.model.store, record.dataset)
@@ -170,7 +173,10 @@ class StoredModel:
         return None
 
     def rows(self, split: str) -> TrainingRows:
-        """Return transformed rows of one split; `IntegrityError` where they do not fit the weights."""
+        """Return rows of one split of its dataset, transformed as in training.
+
+        `IntegrityError` where the record's transforms do not make of its rows what the weights take.
+        """
         dataset = self.dataset()
         if dataset.info.d != self.input_width:
             raise IntegrityError(
@@ -200,7 +206,10 @@ class StoredModel:
 
 
 def record_if_possible(model_url: str, result: Any, **changes: Any) -> None:
-    """Add a revision, or say that the store is not writable; `NotStoredError` with `result` if it is full."""
+    """Add a revision with what was measured; where the store cannot be written, say so and go on.
+
+    `NotStoredError` with the `result` where no room is left: the store was to keep it.
+    """
     try:
         update_record(model_url, **changes)
     except AccessError as error:

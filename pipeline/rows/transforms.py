@@ -239,12 +239,7 @@ class Nystroem:
                 f"nystroem:{size} asks for more landmarks than the {rows} training rows: use at most {rows}"
             )
         chosen = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
-        found, reached = [], 0
-        for X in tiles():
-            low, high = np.searchsorted(chosen, [reached, reached + X.shape[0]])
-            found.append(np.asarray(X[chosen[low:high] - reached], dtype=np.float32))
-            reached += X.shape[0]
-        landmarks = np.ascontiguousarray(np.concatenate(found))
+        landmarks = _picked(tiles, chosen)
         kernel = RBFKernel(scale if gamma is None else gamma)
         values, vectors = np.linalg.eigh(kernel.matrix(landmarks, landmarks))
         # What landmarks that repeat each other add to nothing must not be blown up.
@@ -336,6 +331,16 @@ def _measured(tiles: Tiles) -> tuple[int, int, float]:
         rows, d = rows + values.shape[0], int(values.shape[1])
     variance = squares / max(rows * d, 1)
     return rows, d, 1.0 / (d * variance) if variance > 0.0 else 1.0
+
+
+def _picked(tiles: Tiles, chosen: NDArray[np.int64]) -> Float32Array:
+    """Return the rows of these numbers, which ascend."""
+    found, reached = [], 0
+    for X in tiles():
+        low, high = np.searchsorted(chosen, [reached, reached + X.shape[0]])
+        found.append(np.asarray(X[chosen[low:high] - reached], dtype=np.float32))
+        reached += X.shape[0]
+    return np.ascontiguousarray(np.concatenate(found))
 
 
 @dataclass(frozen=True, eq=False)

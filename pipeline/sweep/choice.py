@@ -58,7 +58,10 @@ def choose(
     progress: Progress | None = None,
     cluster: ClusterConfig | None = None,
 ) -> TrainConfig:
-    """Return `config` with open loss, C and transforms set to the best; raise if nothing is comparable."""
+    """Return `config` with its open loss, C and transforms set to those that do best, found in this process.
+
+    Raises `InputError` or `ConfigError` for data on which nothing can be compared.
+    """
     dataset = Dataset.open(open_store(config.store), config.dataset)
     options = config.model_dump(mode="json", exclude=_BESIDE)
     given = sorted({"loss", "C", "k", "transforms"} & config.model_fields_set)

@@ -227,7 +227,10 @@ def pulse(
 
 @contextmanager
 def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> Iterator[None]:
-    """Record a deployment's outcome unless a process serves it; a killed run is a failure at the next."""
+    """Record the outcome of a deployment's run, unless a process serves the schedule and does so.
+
+    A run that was killed leaves no outcome: the next one counts it as a failure.
+    """
     found = before = known_runs(store)
     alive = not before.deployment and before.beat and not before.ended
     if alive and heartbeat_age(before, datetime.now(UTC)) <= HEARTBEAT_TIMEOUT:

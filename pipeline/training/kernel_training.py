@@ -211,7 +211,10 @@ def _factored(task: KernelTask, entries: list[FileEntry]) -> NDArray[np.float64]
 def factored_kernel(
     run: Run, client: Client | None, progress: Progress | None, flag: StopFlag
 ) -> StoredKernel | None:
-    """Return a run's factored kernel matrix, or None; `InterruptedRunError` once `flag` is set."""
+    """Return the factored kernel matrix of a run's rows, or None; raise as `kernel_of_rows`.
+
+    Raises `InterruptedRunError` once `flag` is set.
+    """
     plan = run.plan
     kernel = plan.spec.kernel
     if kernel is None or plan.on_blocks:

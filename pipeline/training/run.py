@@ -162,11 +162,7 @@ class RunRecorder:
     def __call__(self, record: IterationRecord, state: SolverState) -> bool:
         """Record one round; return whether to continue."""
         self.latest = state
-        repeated, before = repeated_requests(), self._repeated
-        if repeated > before:
-            self._repeated = repeated
-            reason = f"{how_many(repeated - before, 'requests')} to the store were repeated"
-            self.note({"event": "store-retried", "requests": repeated - before, "reason": reason})
+        self._note_repetitions()
         choice = change_of_method(state)
         if self._method not in (None, choice.method):
             self.note({"event": "note", "reason": choice.why})
@@ -201,6 +197,14 @@ class RunRecorder:
             logger.warning("held-out rows are not looked at any more: %s", error)
             self._look = None
             return {}
+
+    def _note_repetitions(self) -> None:
+        """Record requests to a bucket that were repeated since the last round."""
+        repeated, before = repeated_requests(), self._repeated
+        if repeated > before:
+            self._repeated = repeated
+            reason = f"{how_many(repeated - before, 'requests')} to the store were repeated"
+            self.note({"event": "store-retried", "requests": repeated - before, "reason": reason})
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Append an event to the history."""

@@ -219,7 +219,10 @@ class Layout:
 
 
 def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> Layout:
-    """Return a local cluster's workers with blocks and memory; a running cluster stays as it is."""
+    """Return how to train on a local cluster: with workers that have blocks and fit the memory limit.
+
+    A running cluster, or none, is left as it is.
+    """
     if cluster.workers == 0 or client is not None or cluster.scheduler is not None:
         return Layout(cluster)
     notes: tuple[str, ...] = ()

@@ -58,7 +58,10 @@ def from_rows(blocks: RowBlocks) -> DualSource:
 
 
 class StoredDuals:
-    """Dual variables of a `FileSet`, read by checked parts, the last one cached; picklable."""
+    """Dual variables of a `FileSet`, read by rows; picklable, so that each process reads its own.
+
+    Parts are read whole, with their SHA-256 checked; the last one is cached.
+    """
 
     def __init__(self, files: FileSet) -> None:
         self._files = files

@@ -172,7 +172,10 @@ def packed_strings(path: str, strings: Sequence[str], attributes: Mapping[str, A
 def write_row_blocks(
     store: Store, folder: str, path: str, blocks: Iterable[tuple[int, int, NDArray[Any]]]
 ) -> tuple[list[FileEntry], int]:
-    """Write blocks (start, stop, rows) one by one; return files and rows; `FormatError` for gaps."""
+    """Write an array given as consecutive blocks (start, stop, rows); return files and number of rows.
+
+    Holds at most a shard and a block in memory.  `FormatError` for a gap, an overlap or no rows at all.
+    """
     spec: ArraySpec | None = None
     entries: list[FileEntry] = []
     waiting: list[NDArray[Any]] = []

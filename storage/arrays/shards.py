@@ -170,7 +170,7 @@ class ChunkPlan:
         largest = rows if max_shard_rows is None else max_shard_rows
         if largest < 1:
             raise FormatError(f"a shard holds at least one row, not {largest}")
-        chunk = min(rows, largest, (1 << max(0, (_CHUNK_BYTES // row_bytes).bit_length() - 1)))
+        chunk = min(rows, largest, _power_of_two(_CHUNK_BYTES // row_bytes))
         chunks = min(-(-rows // chunk), max(1, _SHARD_BYTES // (chunk * row_bytes)))
         if max_shard_rows is not None:
             chunks = min(chunks, max_shard_rows // chunk)
@@ -203,3 +203,8 @@ class ChunkPlan:
         for unit in range(start // self.shard_rows, -(-stop // self.shard_rows) if stop > start else 0):
             whole = self.bounds(unit)
             yield unit, Span(max(start, whole.start), min(stop, whole.stop))
+
+
+def _power_of_two(limit: int) -> int:
+    """Return the largest power of two that is at most `limit`, and at least 1."""
+    return 1 << max(0, limit.bit_length() - 1)

@@ -119,7 +119,10 @@ def shared_columns(table: pa.Table) -> pa.Table:
 
 
 def overrides_of(shared: pa.Table, table: pa.Table) -> pa.Table | None:
-    """Return rows of `table` with another status or error than the units'; `FormatError` for more."""
+    """Return the rows of `table` whose status or error differs from the units' rows; None if none does.
+
+    `FormatError` if another column differs: the units were written with those.
+    """
     if table.num_rows != shared.num_rows:
         raise FormatError(f"the manifest has {table.num_rows} rows, and the dataset {shared.num_rows}")
     for name in MANIFEST_SCHEMA.names:
@@ -327,7 +330,10 @@ def _mark(path: str, unit: int, ref: UnitRef) -> bytes:
 
 
 def finished_unit(store: Store, folder: str, unit: int) -> UnitRef | None:
-    """Return the reference of a marked and completely stored unit; None if it must be written again."""
+    """Return the reference of a unit that is marked and completely stored; otherwise None.
+
+    Whatever the reason for None, the fix is to write the unit again.
+    """
     first = join(folder, mark_path(unit))
     ref = _marked(store, first)
     if ref is not None and is_stored(store, ref):

@@ -80,15 +80,7 @@ class Dataset:
         self.store = store
         self.info = info
         hold_while(self, store, join(info.folder, FILES_LIST))
-        empty = FileSet(store, info.folder, (), f"dataset {info.id}")
-        subject = f"{FILES_LIST} of {empty.owner}"
-        try:
-            data = empty.named_by(info.digest, FILES_LIST, subject, (0, info.n_rows))
-        except IntegrityError:
-            if info.id in read_catalog(store).removed:
-                find_dataset(store, info.id)
-            raise
-        self.files = replace(empty, entries=load_entries(data))
+        self.files = _listed_files(store, info)
         self._readers: dict[int, tuple[ArrayReader, ...]] = {}
         self._lock = threading.Lock()
 
@@ -175,7 +167,10 @@ class Dataset:
         return tuple(read_strings(self.files, CLASS_NAMES, self._title(CLASS_NAMES)))
 
     def rows(self, start: int, stop: int) -> NDArray[Any] | csr_matrix:
-        """Return features (stop - start, d), dense as stored or CSR in float32: SciPy has no float16."""
+        """Return the features of rows start..stop-1, shape (stop - start, d).
+
+        Dense: the stored type (float16 or float32).  CSR: float32, as SciPy has no float16.
+        """
         if not 0 <= start <= stop <= self.info.n_rows:
             raise FormatError(f"rows {start}..{stop} are not within the {self.info.n_rows} rows")
         if self.info.layout == "dense":
@@ -282,6 +277,19 @@ class Dataset:
 
     def _title(self, name: str) -> str:
         return f"{name.removeprefix(GROUP + '/')} of {self.files.owner}"
+
+
+def _listed_files(store: Store, info: DatasetInfo) -> FileSet:
+    """Return the dataset's list of files, checked against the committed digest."""
+    empty = FileSet(store, info.folder, (), f"dataset {info.id}")
+    subject = f"{FILES_LIST} of {empty.owner}"
+    try:
+        data = empty.named_by(info.digest, FILES_LIST, subject, (0, info.n_rows))
+    except IntegrityError:
+        if info.id in read_catalog(store).removed:
+            find_dataset(store, info.id)
+        raise
+    return replace(empty, entries=load_entries(data))
 
 
 _REWRITE = "restore it from a copy, or write the dataset again under another key"

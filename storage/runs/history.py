@@ -47,8 +47,7 @@ class HistoryWriter:
     def __init__(self, store: Store, run_id: str, *, interval: float = 1.0) -> None:
         self._store = store
         self._run_id = run_id
-        parts = (_PART.match(name) for name in store.list(RUNS.path(run_id)))
-        self._part = max((int(found.group(1) or 0) for found in parts if found), default=0)
+        self._part = _last_part(store, run_id)
         self._interval = interval
         self._synced = time.monotonic()
         self._lock = threading.Lock()
@@ -57,15 +56,7 @@ class HistoryWriter:
         self._lines = bytearray()
         end = _whole_end(store, self._path)
         if store.local_path is not None:
-            if not self._store.exists(self._path):
-                self._store.write_bytes(self._path, b"")
-            folder = self._store.local_path
-            try:
-                file = (folder / self._path).open("ab", buffering=0)  # type: ignore[operator]
-                file.truncate(end)
-            except OSError as error:
-                raise AccessError(f"{self._place} cannot be written: {error.strerror}") from error
-            self._file = file
+            self._file = self._reopened(end)
         elif end:
             self._lines += store.read_range(self._path, 0, end)
 
@@ -78,11 +69,7 @@ class HistoryWriter:
             if self._file is not None:
                 self._guarded(lines)
             else:
-                if len(self._lines) + len(lines) > _PART_BYTES and self._lines:
-                    self._sync()
-                    self._part += 1
-                    self._lines = bytearray()
-                self._lines += lines
+                self._collect(lines)
             if time.monotonic() - self._synced >= self._interval:
                 self._sync()
 
@@ -117,6 +104,18 @@ class HistoryWriter:
     def _place(self) -> str:
         return join(self._store.url, self._path)
 
+    def _reopened(self, end: int) -> BinaryIO:
+        """Return the file, open for appending at `end`, dropping a torn line after it."""
+        if not self._store.exists(self._path):
+            self._store.write_bytes(self._path, b"")
+        folder = self._store.local_path
+        try:
+            file = (folder / self._path).open("ab", buffering=0)  # type: ignore[operator]
+            file.truncate(end)
+        except OSError as error:
+            raise AccessError(f"{self._place} cannot be written: {error.strerror}") from error
+        return file
+
     def _guarded(self, lines: bytes) -> None:
         """Write lines completely, or remove the part that a full disk left."""
         file = self._file
@@ -132,6 +131,14 @@ class HistoryWriter:
                     f"no space is left to write {self._place}; free some space and retry"
                 ) from error
             raise AccessError(f"{self._place} cannot be written: {error.strerror}") from error
+
+    def _collect(self, lines: bytes) -> None:
+        """Keep lines for the next flush; write a full part for the last time first."""
+        if len(self._lines) + len(lines) > _PART_BYTES and self._lines:
+            self._sync()
+            self._part += 1
+            self._lines = bytearray()
+        self._lines += lines
 
     def _sync(self) -> None:
         self._synced = time.monotonic()
@@ -152,7 +159,11 @@ class HistoryReader:
         self.bytes = 0
 
     def read_new(self) -> Iterator[dict[str, Any]]:
-        """Yield new records, oldest first; `IntegrityError` for bad or lost lines, `FormatError` if newer."""
+        """Yield the records appended since the last call, oldest first.
+
+        Raises `IntegrityError` naming a bad line or a file that has become shorter, and `FormatError` for a
+        history of a later version.
+        """
         while True:
             yield from self._rest_of_part()
             if not self._store.exists(history_path(self._run_id, self._part + 1)):
@@ -217,6 +228,11 @@ def history_path(run_id: str, part: int = 0) -> str:
 def read_history(store: Store, run_id: str) -> list[dict[str, Any]]:
     """Return all records of a run, oldest first, without a torn last line; `IntegrityError` for others."""
     return list(HistoryReader(store, run_id).read_new())
+
+
+def _last_part(store: Store, run_id: str) -> int:
+    parts = (_PART.match(name) for name in store.list(RUNS.path(run_id)))
+    return max((int(found.group(1) or 0) for found in parts if found), default=0)
 
 
 def _whole_end(store: Store, path: str) -> int:

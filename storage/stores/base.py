@@ -84,7 +84,10 @@ class Store:
             self._write_bytes(_named(path), data)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Write `data` if nothing is there: True for one writer only; `UnsupportedURLError` if unsure."""
+        """Write `data` to `path` only if nothing is there: True for exactly one of any concurrent writers.
+
+        `UnsupportedURLError`, before the first such write, if the store cannot guarantee that.
+        """
         with self._translated(path):
             return self._put_if_absent(_named(path), data)
 
@@ -94,7 +97,10 @@ class Store:
             return sorted(self._list(clean_path(path)))
 
     def walk(self, path: str = "") -> Names:
-        """Return sorted paths from the root of all files below `path`, not following links to folders."""
+        """Return the sorted paths, from the root, of all files anywhere below the folder `path`.
+
+        Symbolic links to folders are not followed.
+        """
         with self._translated(path):
             return sorted(self._walk(clean_path(path)))
 

@@ -187,7 +187,10 @@ class LocalStore(Store):
         return free
 
     def _make_folders(self, folder: Path) -> None:
-        """Make `folder` and its parents, each put on the disk: a killed maker may have left one off it."""
+        """Make `folder` and its parents, each on the disk before anything is put into it.
+
+        An existing folder may not be on the disk yet if its maker was killed.
+        """
         if folder == self._root:
             return
         with suppress(FileNotFoundError):

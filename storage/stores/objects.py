@@ -89,7 +89,10 @@ class _Bounded:
 
 
 class ObjectStore(Store):
-    """A bucket and prefix, or a folder in this process's memory; each write is one object, and atomic."""
+    """A bucket and prefix, or a folder in memory.  Each write is one object, which appears atomically.
+
+    The content of memory:// belongs to this process alone and vanishes with it.
+    """
 
     def __init__(self, address: StoreURL) -> None:
         self.url = str(address)

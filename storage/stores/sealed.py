@@ -56,7 +56,11 @@ def put_marked(store: Store, path: str, record: Mapping[str, Any]) -> bool:
 
 
 def read_record(store: Store, path: str, kind: str) -> dict[str, Any]:
-    """Return the record; `NotFoundError`, `IntegrityError` if damaged or misplaced, or `FormatError`."""
+    """Return the record at `path`.
+
+    Raises `NotFoundError`, `IntegrityError` for a damaged or misplaced one, and `FormatError` for another
+    type or version.
+    """
     record = unsealed(store, path)
     check_encoding(record, kind, join(store.url, path))
     return record
@@ -70,7 +74,11 @@ def sealed(path: str, record: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(store: Store, path: str) -> dict[str, Any]:
-    """Return what `sealed` encoded; `NotFoundError`, `IntegrityError` if changed, misplaced, unsigned."""
+    """Return the record at `path` that `sealed` encoded.
+
+    Raises `NotFoundError`, and `IntegrityError` if it was changed, is misplaced, or is not signed with the
+    key of the environment.
+    """
     place = join(store.url, path)
     record = unseal(store.read_bytes(path), place)
     signature = record.pop(_SIGNATURE, None)
@@ -147,7 +155,10 @@ class NumberedFolders:
         return self.path(name, _RESERVATION)
 
     def remove(self, store: Store, name: str, reason: str) -> None:
-        """Hide a folder, remove all but what reserves its number and says why; repeatable."""
+        """Remove a folder's files, except those that reserve its number and say why it is gone.
+
+        It becomes invisible at once; calling it again finishes an interrupted removal.
+        """
         bury(store, self.path(name), reason)
         delete_inside(store, self.path(name), but=(TOMBSTONE, _RESERVATION))
 
@@ -160,7 +171,10 @@ class NumberedFolders:
 
 @dataclass(frozen=True)
 class RecordedFolders(NumberedFolders, Generic[T]):
-    """Numbered folders with a sealed record of type `kind`, read as `made` with `id` and any outcome."""
+    """Numbered folders that each have a sealed record of type `kind`, and an outcome once ended.
+
+    They are read as the dataclass `made`, with `id` the name and `outcome` None before the end.
+    """
 
     record: str
     kind: str

@@ -36,7 +36,11 @@ def masked(url: str) -> str:
 
 
 def parse_url(url: str) -> StoreURL:
-    """Return the address of a path or file, memory, s3 or gs URL; `UnsupportedURLError` otherwise."""
+    """Return the address that `url` names: a path, or file://, memory://, s3:// or gs://.
+
+    Raises `UnsupportedURLError` for other schemes, for a missing bucket, and for credentials in the URL,
+    which belong in the environment.
+    """
     match = _SCHEME.match(url)
     if match is None:
         if not url or "\0" in url:
@@ -74,7 +78,10 @@ def _local_root(url: str) -> str:
 
 
 def clean_path(path: str) -> str:
-    """Return a plain relative path, empty for the root; `UnsafePathError` for any other."""
+    """Return `path` unchanged if it is a plain relative path inside a store; "" is the root.
+
+    Raises `UnsafePathError` for absolute paths, "..", empty parts, backslashes and control characters.
+    """
     if not path:
         return path
     if _UNSAFE.search(path) or not {"", ".", ".."}.isdisjoint(path.split("/")):
@@ -88,7 +95,10 @@ def join(*parts: str) -> str:
 
 
 def split_url(url: str, folder: str) -> tuple[str, str]:
-    """Return store URL and name of <store>/<folder>/<name>, or raise `UnsupportedURLError`."""
+    """Return the store's URL and the name from a URL <store>/<folder>/<name>.
+
+    Model URLs have the folder "models", run URLs "runs". Raises `UnsupportedURLError` otherwise.
+    """
     head, _, name = str(url).rstrip("/").rpartition("/")
     root, _, middle = head.rpartition("/")
     if middle != folder or not root or not name:
