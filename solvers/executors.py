@@ -276,10 +276,21 @@ class ThreadExecutor(SerialExecutor):
 
     _default_blocks = 16
 
-    def __init__(self, workers: int, **options: Any) -> None:
+    def __init__(
+        self,
+        workers: int,
+        *,
+        blocks: int | None = None,
+        bounds: Sequence[int] | None = None,
+        dual_bytes: int | None = None,
+        kept_bytes: int | None = None,
+        threads: int | None = None,
+    ) -> None:
         if workers < 1:
             raise InvalidProblemError(f"workers is {workers}; give a whole number of at least 1")
-        super().__init__(**options)
+        super().__init__(
+            blocks=blocks, bounds=bounds, dual_bytes=dual_bytes, kept_bytes=kept_bytes, threads=threads
+        )
         self._pool, self.workers = ThreadPoolExecutor(workers, thread_name_prefix="topline-block"), workers
 
 

@@ -11,7 +11,7 @@ whose braces are eq. 2.  The paper's "proportional" hides the factor: eq. 3 at C
 throughout, as does the authors' released code.
 
 Each loss is the maximum of zero and a few smooth convex pieces of the score, l(z; y) = max(0, max_j c_j(z;
-y)), all that the solvers need: a new loss is a frozen class with `pieces` and a line in `INDIVIDUAL_LOSSES`.
+y)), all that the solvers need: a new loss is a function that returns them and a line in `INDIVIDUAL_LOSSES`.
 
 For any scores z and weights p in the set of AT_k, with u_i = p_i l'(z_i) and b = sum_i p_i (l(z_i) - l'(z_i)
 z_i), convexity gives P(w) >= b + <X^T u, w> + |w|^2 / (2 C) for every w, and the minimum of the right side is

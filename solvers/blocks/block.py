@@ -151,15 +151,9 @@ class BlockDuals:
                 store.clear()
 
     def _move(self, budget: ByteBudget | None) -> None:
-        """Copy A and its change to other stores, arrays without a budget, and clear the old ones."""
-        for name in ("A", "_change"):
-            store = getattr(self, name)
-            if store is not None:
-                found = make_store(self._cuts, self._problem.m, store.dtype, budget)
-                for start, stop in pairwise(self._cuts):
-                    found.write(start, stop, store.read(start, stop))
-                store.clear()
-                setattr(self, name, found)
+        m = self._problem.m
+        self.A = _moved(self.A, self._cuts, m, budget)
+        self._change = None if self._change is None else _moved(self._change, self._cuts, m, budget)
 
     def conjugates(self, A: FloatArray, rows: slice) -> float:
         """Return sum w_i (-Phi*(-alpha_i)) of dual rows A (r, m) at `rows`."""
@@ -343,6 +337,15 @@ class BlockDuals:
             budget = None if self.A.dense is not None else self._budget
             self._change = make_store(self._cuts, self._problem.m, self.A.dtype, budget)
         return self._change
+
+
+def _moved(store: DualStore, cuts: Sequence[int], m: int, budget: ByteBudget | None) -> DualStore:
+    """Return a copy of a store, as an array without a budget; the old store is cleared."""
+    found = make_store(cuts, m, store.dtype, budget)
+    for start, stop in pairwise(cuts):
+        found.write(start, stop, store.read(start, stop))
+    store.clear()
+    return found
 
 
 def inside(problem: Problem, A: FloatArray, y: IntArray, weights: Float64Array | None) -> Float64Array:

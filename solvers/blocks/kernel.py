@@ -154,7 +154,7 @@ class KeptColumns:
         self._used = 0
 
     def places(self, numbers: Int64Array, *, keeps: bool = True) -> KnownColumns:
-        """Return where the columns of rows are, allotting places to new ones; nowhere unless it `keeps` any.
+        """Return where the columns of rows are, allotting places to new ones; none has one without `keeps`.
 
         New columns become known when `keep` says that they were written.
         """

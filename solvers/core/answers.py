@@ -22,7 +22,6 @@ import operator
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partialmethod
 from itertools import accumulate, groupby
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -65,13 +64,17 @@ class Clock:
         """Discard the time since the last stretch ended."""
         self._last = time.perf_counter()
 
-    def _end(self, work: str) -> None:
+    def product(self) -> None:
+        """End a stretch of products with X, or of reading it."""
         last, self._last = self._last, time.perf_counter()
-        setattr(self, work, getattr(self, work) + (self._last - last))
+        self.products += self._last - last
         Clock.laps += 1
 
-    #: End a stretch of products with X, or of reading it; and one of work per row.
-    product, row_work = partialmethod(_end, "products"), partialmethod(_end, "per_row")
+    def row_work(self) -> None:
+        """End a stretch of work per row."""
+        last, self._last = self._last, time.perf_counter()
+        self.per_row += self._last - last
+        Clock.laps += 1
 
     def seconds(self) -> dict[str, Any]:
         """Return both times under their names in an `Answer`."""

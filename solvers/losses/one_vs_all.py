@@ -53,8 +53,8 @@ def binary_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 @jit
 def _hinge_weight(slack: float, c: float) -> float:
-    """Return the a in [0, 1] that maximises a slack - (c/2) a^2, 0 for no slack."""
-    if slack <= 0.0:
+    """Return the a in [0, 1] that maximises a slack - (c/2) a^2, 0 for no slack or NaN."""
+    if not slack > 0.0:
         return 0.0
     return 1.0 if slack >= c else slack / c
 

@@ -115,7 +115,9 @@ class AscentMemory:
     Attributes
     ----------
     near : the start from nearly the right dual variables, None for any other.
-    safety_factor, exchange : of the next round if several blocks move, and seconds of a part besides work.
+    alike : whether alike rows with different labels are moved together.
+    safety_factor : that of the next round if several blocks move, None in the first.
+    exchange : seconds of a part besides work, None before they are measured.
     mean : the mean of W (d, m) over the parts of the last round, None for one block or a smooth loss.
     deflation : the direction common to all examples, None before the search for it.
     """
@@ -282,7 +284,10 @@ class DualAscent(Method):
         return Turn(turn.part + 1, turn.sweep + 1, 0, self._shares(n, way.moving, work, memory, measured))
 
     def _shares(self, n: int, rows: int, work: float, memory: AscentMemory, measured: Measurement) -> int:
-        """Return in how many parts to visit `rows` of n rows, `work` seconds: as many as pay on workers."""
+        """Return the number of parts in which to visit `rows` of n rows, for `work` seconds of computation.
+
+        In this process all parts have about equally many rows; with remote workers only as many parts as pay.
+        """
         most = min(max(n // (self.blocks * _ROWS_IN_TURN), 1), MOST_PARTS)
         most = max(math.ceil(most * rows / n), 1)
         if not measured.apart or memory.exchange is None:
@@ -340,14 +345,18 @@ class _Way:
 
     Attributes
     ----------
-    averages : whether the round measures the mean of W, `mean` over the parts so far.
-    rises : whether the dual rises along any step, beyond rounding.
+    point, memory : the current point and memory.
+    averages : whether the round measures the mean of W.
+    step, rises : the last step, and whether the dual rises along any, beyond rounding.
     rise, first, last : rise of the dual, in all, in the first sweep and in the current one.
-    active, moving : rows changed by the first sweep, and those that a further one would visit.
-    filled : shares of the sweep that have rows.
-    seconds, before : seconds of work of all blocks, and those before the current sweep over `swept` rows.
+    visited, active, moving : rows visited, those changed by the first sweep, and those that a further one
+        would visit.
+    filled, seconds : shares of the sweep that have rows, and seconds of work of all blocks.
+    before, swept : seconds of work before the current sweep, and the rows that it visits.
     exchanges : seconds of each part besides its work.
+    mean : the mean of W over the parts so far.
     left : the remaining gap in the rows of the last stage, of one block.
+    late : whether the run is out of time.
     """
 
     point: Point

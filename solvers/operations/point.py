@@ -268,7 +268,7 @@ class Certified(DualSums):
     Attributes
     ----------
     cross : sum <alpha_i, W^T x_i>.
-    row_sq, slack : sum |x_i|^2, and sum |x_i| |alpha_i - u_i|_1 with u_i = -grad Phi at W.
+    row_sq, slack : sum |x_i|^2, and for a smooth loss sum |x_i| |alpha_i - u_i|_1 with u_i = -grad Phi at W.
     terms, summed : most terms of a float32 sum in a score and in `product`, 0 for float64.
     """
 

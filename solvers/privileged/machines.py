@@ -435,7 +435,10 @@ def solve_svm_plus(
 ) -> SVMPlusResult:
     """Solve (3.1) for kernel matrices K and K~ (n, n) and labels y (n,) of -1 and +1.
 
-    Otherwise as `solve_weighted_svm`; gamma < 0 (SVM-) is refused as well.
+    Both must be positive semi-definite for P - D to mean anything; this is not checked.  Stops at a relative
+    gap of `tol`, or where float64 cannot improve it; the result holds the gap reached.  Raises
+    InvalidProblemError for invalid sizes, labels or parameters, such as gamma < 0 (SVM-), and for too many
+    examples for memory, and NonFiniteError for NaN or infinity in a kernel matrix.
     """
     y = signs(y)
     n = len(y)

@@ -10,9 +10,8 @@ implicit function theorem (3.5)
     [ 1^T             0 ] [db/dc] = - [   0   ].
 
 The printed (3.23) and its case v = 0, (3.25), da/dc = -diag(u) and db/dc = 0, lack the minus.  The gradient
-takes one solve with the transposed system, whatever the number of weights.  A loss L(t) is convex,
-non-increasing and twice continuously differentiable; a new one is a frozen class with the methods of
-`TwiceSmoothHinge`, and an entry in `LOSSES` of its tests.
+takes one solve with the transposed system, whatever the number of weights.  A new loss is a frozen class with
+the methods of `MarginLoss`, and an entry in `LOSSES` of its tests.
 
 Source: M. Lapin's thesis, 2017, section 3.5.3.
 """
@@ -21,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import linalg, optimize
@@ -36,6 +35,27 @@ from topline.solvers.privileged.machines import (
     signs,
 )
 from topline.solvers.typing import Float64Array
+
+
+class MarginLoss(Protocol):
+    """A convex, non-increasing, twice continuously differentiable loss L(t)."""
+
+    @property
+    def steepest(self) -> float:
+        """The maximum of L''."""
+        ...
+
+    def value(self, t: Float64Array) -> Float64Array:
+        """Return L(t)."""
+        ...
+
+    def slope(self, t: Float64Array) -> Float64Array:
+        """Return L'(t)."""
+        ...
+
+    def curvature(self, t: Float64Array) -> Float64Array:
+        """Return L''(t)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -114,7 +134,7 @@ class LearnedWeights:
 
 
 def solve_lower(
-    K: Float64Array, y: Float64Array, c: Float64Array, loss: Any, start: LowerSolution | None = None
+    K: Float64Array, y: Float64Array, c: Float64Array, loss: MarginLoss, start: LowerSolution | None = None
 ) -> LowerSolution:
     """Solve (3.22) by Newton's method with an exact line search, warm-started if `start` is given.
 
@@ -156,7 +176,7 @@ def hypergradient(
     K_validation: Float64Array,
     y_validation: Float64Array,
     c: Float64Array,
-    loss: Any,
+    loss: MarginLoss,
     solution: LowerSolution,
 ) -> tuple[float, Float64Array]:
     """Return the mean validation loss and its gradient in c (n,) at the optimum of (3.22) for c.
@@ -178,7 +198,14 @@ def hypergradient(
 
 
 def learn_weights(
-    K: Any, y: Any, K_validation: Any, y_validation: Any, loss: Any, start: Any, *, max_steps: int = 100
+    K: Any,
+    y: Any,
+    K_validation: Any,
+    y_validation: Any,
+    loss: MarginLoss,
+    start: Any,
+    *,
+    max_steps: int = 100,
 ) -> LearnedWeights:
     """Learn weights c >= 0 by L-BFGS-B from `start`, usually C everywhere, whose loss they never exceed.
 

@@ -20,8 +20,8 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 _LIST_LIMIT = 16
 # With more than m / 3 ranks a threshold would keep most classes, so all are sorted.
 _SELECTION_FACTOR = 3
-# Runs that the largest gap of the sort divides the values into.
-_LEAST_RUNS = 9
+# Values that the sort's largest gap leaves in a run, at most about so many.
+_RUN = 9
 # Classes beyond the ranks tried first, out of several times as many that could have mass.
 _FEW = 64
 _EPS = float(np.finfo(np.float64).eps)
@@ -34,7 +34,7 @@ def sort_decreasing(values: Float64Array, index: Int64Array, n: int) -> None:
     Shell's sort with Knuth's gaps: about O(n^1.3), without further memory.
     """
     gap = 1
-    while gap < n // _LEAST_RUNS:
+    while gap < n // _RUN:
         gap = 3 * gap + 1
     while gap > 0:
         for i in range(gap, n):

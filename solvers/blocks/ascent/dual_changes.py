@@ -67,7 +67,8 @@ def change_sums(
     m, few = A.shape[1], len(lists.classes) > 0
     owners = room(m), room(m), margins
     before, after, margins = borrowed(owners[0]), borrowed(owners[1]), borrowed(margins)
-    after[:], first, last = 0.0, 0, m
+    first, last = 0, m
+    after[:] = 0.0
     total = cross = square = 0.0
     places, y, weights = rows
     changed_rows = 0

@@ -346,7 +346,7 @@ class RowFeed:
         for portion in self._portions((start, stop), values, rows):
             if len(portion.rows):
                 parts = min(max(len(portion.rows) // _PART_ROWS, 1), _PARTS)
-                cut = (np.array_split(each, parts) for each in portion[1:3])
+                cut = np.array_split(portion.places, parts), np.array_split(portion.rows, parts)
                 found.extend(portion._replace(places=p, rows=r) for p, r in zip(*cut, strict=True))
         return found
 

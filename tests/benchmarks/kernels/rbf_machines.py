@@ -156,8 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Cost]:
     if options.quick:
         runs = [(synthetic(400), 400, "synthetic, max hinge", LOSSES["max hinge"], 1e-2)]
     else:
+        data = letters(options.data) if options.rows else None
         for rows in options.rows:
-            data = letters(options.data)
             runs += [(data, rows, f"letter, {name}", loss, 1e-3) for name, loss in LOSSES.items()]
         runs += [
             (synthetic(n), n, "synthetic, max hinge", LOSSES["max hinge"], 1e-2)

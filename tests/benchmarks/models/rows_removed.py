@@ -149,8 +149,8 @@ def in_all(losses: str, found: list[Removal]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Print the table as Markdown."""
     options = read_options(
-        __doc__, arguments, data=DATA_DIR, sets=list(SETS), losses=list(LOSSES), C=[1.0, 10.0], tol=[1e-3,
-        1e-4], share=0.01, quick=False,
+        __doc__, arguments, data=DATA_DIR, sets=list(SETS), losses=list(LOSSES), C=[1.0, 10.0],
+        tol=[1e-3, 1e-4], share=0.01, quick=False,
     )  # fmt: skip
     found: dict[str, list[Removal]] = {"hinges": [], "softmax": []}
     figures = ("anew", "from the model", "share", *PARTS, "carry", "moved", "apart")

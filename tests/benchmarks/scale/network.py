@@ -3,19 +3,18 @@
     python -m tests.benchmarks.scale.network --workers 2 4 8 16
 
 starts workers of which each is reached over a link of --mbit a second and --delay one way, as the coordinator
-is (`slow_cluster`), trains on a few rows with weights of d m numbers, and prints the
-seconds and the coordinator's bytes of a round, those of the model, and the seconds of the same rounds where
-links are as fast as the machine.  Then it prints what the models of a round and of shared work
+is (`slow_cluster`), trains on a few rows with weights of d m numbers, and prints the seconds and the
+coordinator's bytes of a round, those of the model, and the seconds of the same rounds where links are as fast
+as the machine.  Then it prints what the models of a round and of shared work
 (`topline.solvers.methods.shared_work`) say of 1 to 256 workers that train a top-5 hinge on 1.28 million rows
 of 2,048 features in 1,000 classes and on 14 million in 21,000: parts of a sweep, passes, rounds of messages,
 terabytes over the coordinator's link, hours, and how many times faster than one worker that is.
 
 The model: a part of a round of `dual_ascent`, of which a sweep has up to 64, sends W to every worker and gets
 a sum of products back, d m numbers each. The copies of W for up to 4 workers share the coordinator's link; of
-more, each of 4 hands it on to 4 of those below it, and so on
-(`topline.pipeline.cluster.calls.by_tree`), and sums come back the same way. Every request takes some delays
-(`DELAYS` a level), and the slowest worker's time: the mean one's times 1 + spread sqrt(2 ln K), the expected
-largest of K normal numbers.
+more, each of 4 hands it on to 4 of those below it, and so on (`topline.pipeline.cluster.calls.by_tree`), and
+sums come back the same way. Every request takes some delays (`DELAYS` a level), and the slowest worker's
+time: the mean one's times 1 + spread sqrt(2 ln K), the expected largest of K normal numbers.
 """
 
 from __future__ import annotations

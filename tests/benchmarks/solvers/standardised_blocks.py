@@ -49,8 +49,8 @@ def cell(X: np.ndarray, y: np.ndarray, C: float, blocks: int, options: argparse.
 def main(arguments: list[str] | None = None) -> None:
     """Print the table as Markdown."""
     options = read_options(
-        __doc__, arguments, data=DATA_DIR, loss="max_hinge", method="auto", blocks=[1, 2, 8, 32], C=[0.1,
-        1.0, 10.0], passes=3_000, cap=60.0, sets=[*DRAWN, *SHARED], rows=int,
+        __doc__, arguments, data=DATA_DIR, loss="max_hinge", method="auto", blocks=[1, 2, 8, 32],
+        C=[0.1, 1.0, 10.0], passes=3_000, cap=60.0, sets=[*DRAWN, *SHARED], rows=int,
     )  # fmt: skip
     sets = {name: drawn(*shape) for name, shape in DRAWN.items() if name in options.sets}
     for data in sets_there([name for name in SHARED if name in options.sets], options.data):

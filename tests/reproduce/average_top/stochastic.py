@@ -9,8 +9,8 @@ on eq. 3, whose C_3 is C n/k here (`aggregates`).  It keeps no dual variables an
 
     w <- w - eta_t (w + C_3 l'(z_i) x_i [l_i > t]),    t <- clip(t - eta_t C_3 (k/n - [l_i > t]), 0, l(0)),
 
-with the examples in their order, w anywhere in [0, 1]^d and t = l_[k+1] at first, which the mean of all
-iterates counts, and the logistic loss in nats: where it has not converged that decides its end.
+with the examples in their order, w anywhere in [0, 1]^d and t = l_[k+1] at first, and the logistic loss in
+nats.  Its mean of all iterates counts the first w: where it has not converged that decides its end.
 Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017, eq. 4.
 """
 

@@ -20,7 +20,14 @@ from topline import (
 from topline.solvers.blocks.ascent import passes
 from topline.solvers.blocks.ascent import rows as ascent_rows
 from topline.solvers.blocks.ascent.dual_changes import project_rows
-from topline.solvers.blocks.ascent.passes import AscentPass, is_tiled, room_for_lists, spare_classes
+from topline.solvers.blocks.ascent.passes import (
+    AscentPass,
+    choose_classes,
+    count_classes,
+    is_tiled,
+    room_for_lists,
+    spare_classes,
+)
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import DualWindow, RowFeed
 from topline.solvers.blocks.ascent.shared_tiles import _RETRY, ThreadChoice
@@ -51,6 +58,24 @@ def swept(loss, smoothing: float = 0.0, budget: ByteBudget | None = None):
         work.sweep(feed.shuffled(np.arange(N), work.random))
     work.duals.open_whole()
     return X, y, problem, block, work, feed
+
+
+def test_the_classes_are_the_own_one_those_with_mass_and_the_next_by_score() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.integers(M, size=N).astype(np.int32)
+    A, delta = np.zeros((N, M)), np.where(rng.random((N, M)) < 0.2, rng.standard_normal((N, M)), 0.0)
+    A[0], delta[0] = 1.0, 0.0  # mass everywhere
+    A[1], delta[1] = 1.0, -1.0  # a change that takes all of it away
+    rows, scores = np.arange(0, N, 2), rng.standard_normal((N, M))
+    starts = np.zeros(len(rows) + 1, dtype=np.int64)
+    count_classes(rows, y, A, delta, 3, starts)
+    np.cumsum(starts, out=starts)
+    classes = np.empty(starts[-1], dtype=np.int32)
+    choose_classes(scores[rows], rows, y, A, delta, starts, classes)
+    for t, i in enumerate(rows):
+        held = [j for j in range(M) if j != y[i] and A[i, j] + delta[i, j] != 0.0]
+        rest = [j for j in np.argsort(-scores[i]) if j != y[i] and j not in held]
+        assert classes[starts[t] : starts[t + 1]].tolist() == [y[i], *held, *rest[:3]]
 
 
 def test_many_classes_are_not_few() -> None:

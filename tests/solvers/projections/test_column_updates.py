@@ -396,6 +396,11 @@ def test_updates_come_back_from_values_that_are_not_finite(value):
             assert 0 <= result[1] <= 30
 
 
+def test_a_score_that_is_no_number_gives_one_vs_all_no_mass():
+    alpha, _ = solved_column(OneVsAll("hinge").form(3), np.array([np.nan, np.nan, 0.0]), 0, 1.0, 1.0)
+    assert np.abs(alpha).tolist() == [0.0, 0.0, 1.0]
+
+
 def test_refuses_k_of_all_classes_where_the_own_class_is_out():
     with pytest.raises(InvalidProblemError, match="has 4 others"):
         TopKOthersHinge(5).form(5)
