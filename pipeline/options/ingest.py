@@ -246,10 +246,9 @@ class PredictConfig(NewRowsConfig):
         "Return sets of classes that contain the right one with this probability, such as 0.9", gt=0.0, lt=1.0
     )
     guess_price: float | None = option(
-        "Give each row its one or more best classes, more where it is in doubt: a miss costs 1,"
-        " and k classes this price times log k, such as 0.05. How many is a rule fitted on the validation"
-        " rows; it promises no coverage, and has not been measured to hold more right classes than sets of"
-        " --coverage of the same size, beyond two standard errors",
+        "Give each row as many best classes as pay: a miss costs 1, and k classes cost this price, such as"
+        " 0.05, times log k. The rule is fitted on the validation rows and promises no coverage; in no"
+        " measurement were its sets better than those of --coverage of the same mean size",
         gt=0.0,
         allow_inf_nan=False,
     )

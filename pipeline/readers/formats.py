@@ -1,6 +1,7 @@
 """Which reader opens which file, several files as one, and files of labels, splits and class names.
 
-Parts are in their order; of several labels a row the sets are numbered.
+Parts are read in the order of the numbers in their names.  Where rows have several labels, each distinct set
+of labels gets a number.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ whole chunks.  Training row i is the i-th row of the split, in row order.  Cut p
 alone, so the number of workers cannot change an answer; and as every reader takes whole batches in order and
 holds on to the last one, no chunk is decoded twice in a pass.
 
-Rows also count by their classes and by themselves, and some of them belong together.
+What else is known of the rows is here too: their weights, those of their classes, and groups of them.
 """
 
 from __future__ import annotations

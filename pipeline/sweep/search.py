@@ -1,9 +1,8 @@
 """A sweep: compare C, k, losses and smoothings by cross-validation, only as far as the decision needs.
 
-A round solves every running cell to a smaller relative gap on every fold (`topline.pipeline.sweep.race`),
-with each path of C as one task; then `topline.pipeline.sweep.race` decides which cells are finished and which
-can no longer win.  Answers are stored before they count, so that an interrupted sweep continues with the same
-decisions.
+A round solves every running cell to a smaller relative gap on every fold, with each path of C as one task;
+then `topline.pipeline.sweep.race` decides which cells are finished and which can no longer win.  Answers are
+stored before they count, so that an interrupted sweep continues with the same decisions.
 
 A path's state stays in the process that solved it; a task names all rounds so far, so that any other process
 can repeat them with the same numbers.

@@ -5,8 +5,8 @@ model of costs says that this takes less time (`topline.solvers.methods.shared_w
 of products and of a round trip of W.  Of our own workers no more start than there are blocks, with more
 threads each, or than the memory limit has room for; if it has none, the job runs in this process.
 
-Meanwhile the coordinator looks at held-out rows between two rounds, ever more rarely: one product of a sample
-with W, without influence on the run; all looks but the first take a hundredth of the time at most.
+During a run the coordinator looks at held-out rows between two rounds, ever more rarely: one product of a
+sample with W, without influence on the run; all looks but the first take a hundredth of the time at most.
 """
 
 from __future__ import annotations

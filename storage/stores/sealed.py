@@ -1,6 +1,6 @@
 """Sealed records, which hold their own digest and place and, with a key, a signature; and numbered folders.
 
-Of the folders (models/m0001, runs/r0001) each number goes to one of any concurrent writers.
+Of any concurrent writers one gets each number of a folder (models/m0001, runs/r0001).
 """
 
 from __future__ import annotations
