@@ -216,9 +216,10 @@ _MOST_PIECES, _LEAST_COLUMNS, _LEAST_OF_TWO, _MULTIPLE = 8, 64, 32, 4
 
 @dataclass(frozen=True, eq=False)
 class Crew:
-    """A number of threads, the caller included; the others are started on first use, and kept in `pools`.
+    """A number of threads, the caller included; the others are started on first use and kept in `pools`.
 
-    Crews may share these, by their number of threads, if none asks for more than were asked for before.
+    It holds one pool, under its number of threads.  Crews may share it if none asks for more threads than
+    were asked for before.
     """
 
     threads: int = 1

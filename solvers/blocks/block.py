@@ -44,7 +44,7 @@ def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float,
 
 @jit
 def _add_changes(A: Any, change: Any, rows: Any, lists: Any, step: float) -> None:
-    """Add step times the change to the listed classes of some rows of A, and set the change to 0 there."""
+    """Add step times the change to the listed classes of some rows of A, in its type, and clear it there."""
     factor, few = A.dtype.type(step), len(lists.classes) > 0
     first, last = 0, A.shape[1]
     for i in rows:
@@ -250,7 +250,10 @@ class BlockDuals:
         return self._room()
 
     def no_change(self, rows: Int64Array, lists: ClassLists) -> DualStore:
-        """Return room (rows, m) for a change of A in some classes, zeroed at the cost of the last one."""
+        """Return room (rows, m) for a change of A in the listed classes of some rows.
+
+        It is zeroed at the cost of the rows last written.
+        """
         before = self._moved
         room = self.change()
         if room.dense is None or before is None:

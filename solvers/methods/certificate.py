@@ -242,7 +242,7 @@ def with_best_primal(
     bound = 0.5 * problem.smoothing * dual.mean_sq_dual
 
     def measured(W: Float64Array) -> tuple[float, float, Float64Array]:
-        """Return P there, P of eq. 4 if A is kept, and W."""
+        """Return P at W, P of eq. 4 there if A is kept, else inf, and W."""
         stats = executor.run(Evaluate(W, state.pending_step))
         shifted = problem.primal(W, stats.shifted_loss / problem.n) + bound if duals_kept else math.inf
         return problem.primal(W, stats.loss / problem.n), shifted, W

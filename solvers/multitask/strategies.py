@@ -530,9 +530,9 @@ _SHARE = 0.5
 def trace_norm_bounds(
     problem: SharedProblem, tol: float = 1e-3, max_passes: int = 1000
 ) -> tuple[Objective, int]:
-    """Return bounds of the least F, to a relative gap of `tol` or after `max_passes` steps, and these.
+    """Return bounds of the least F, to a relative gap of `tol` or after `max_passes`, and the passes taken.
 
-    A step is a pass: two products with the examples.  As many factors as tasks are allowed.
+    F is over all U and W with as many factors as tasks.  A pass is a step, of two products with the examples.
 
     Accelerated proximal steps in V use a hinge smoothed by g >= gamma, reduced in stages: the slopes at every
     point, y clip((1 - y s)/g, 0, 1), are duals of the problem itself and give a bound each.  Sources: A. Beck

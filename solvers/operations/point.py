@@ -343,7 +343,7 @@ class Certify(TileOperation[Certified]):
 
 
 def _scores(X: Rows, W: FloatArray, crew: Crew) -> tuple[FloatArray, int]:
-    """Return X W (b, m) and the most terms of a sum in its precision; float64 adds the chunks of float32."""
+    """Return X W (b, m) and the most terms of a sum in W's precision; float64 adds chunks of float32 sums."""
     if is_sparse(X):
         return np.asarray(X @ W, dtype=np.float64), int(np.diff(X.indptr).max(initial=0))
     d = X.shape[1]

@@ -267,7 +267,10 @@ def linear_in_margins(alpha: Float64Array, y: int, margins: Float64Array) -> flo
 
 @jit
 def own_shares(sets: Float64Array, y: int, shares: Float64Array) -> int:
-    """Write 1 / |Y| for classes of label set Y number y, or class y without sets, else 0; return |Y|."""
+    """Write 1 / |Y| for the classes of label set Y, the y-th, and 0 for all others; return |Y|.
+
+    Without sets Y is class y alone.
+    """
     shares[:] = 0.0
     if sets.shape[0] == 0:
         shares[y] = 1.0

@@ -125,6 +125,7 @@ class Found:
 
 
 def _share(cell: Cell, labels: NDArray[Any], goal: Goal) -> float:
+    """Return the accuracy of a cell on the first of these labels, those of the folds that it has seen."""
     hits = np.concatenate(cell.ranks) <= goal.k
     return float(np.mean(goal.worth(labels[: len(hits)]) * hits))
 

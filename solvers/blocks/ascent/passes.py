@@ -610,9 +610,9 @@ def _project(
     margins: Float64Array,
     own_margin: float,
 ) -> None:
-    """Replace rows of Z (t, m), with the lists `places`, by the nearest points in the listed classes.
+    """Replace rows of Z (t, m) by the nearest points of their domains in the listed classes.
 
-    Their other classes are 0 and stay so.
+    Row t has the list places[t]; its other classes are 0 and stay so.
     """
     m = Z.shape[1]
     owned = *column_workspace(m), room(m), room(m)
