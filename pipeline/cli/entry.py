@@ -158,13 +158,9 @@ def _usage(error: TyperException) -> str:
     if context is None or not error.message.startswith("No such option"):
         extra = f": {EXTRA_WORDS}" if "unexpected extra argument" in error.message else ""
         return error.format_message().replace("Value error, ", "") + extra
-    known = (name for one in context.command.params for name in one.opts if name.startswith("-"))
-    close = meant(option, known)
-    able = [
-        name
-        for name, command in getattr(context.find_root().command, "commands", {}).items()
-        if any(option in one.opts for one in command.params)
-    ]
+    close = meant(option, _flags(context.command))
+    commands = getattr(context.find_root().command, "commands", {})
+    able = [name for name, command in commands.items() if option in _flags(command)]
     if close is not None:
         return f"{error.message}: did you mean {close}?"
     if option == "--store":
@@ -173,6 +169,12 @@ def _usage(error: TyperException) -> str:
         f"it belongs to topline {', '.join(able)}" if able else f"{context.command_path} --help lists all"
     )
     return f"{error.message}: {others}"
+
+
+def _flags(command: Any) -> list[str]:
+    """Return the options of a command, those with --no- too."""
+    names = (name for one in command.params for name in (*one.opts, *one.secondary_opts))
+    return [name for name in names if name.startswith("-")]
 
 
 @dataclass

@@ -22,7 +22,10 @@ def _or_dash(form: str) -> Callable[[float | None], str]:
 
 
 #: Six significant digits, a share with one decimal, a count with separated thousands, a gap to three digits.
-number, percent, count, gap = map(_or_dash, ("{:.6g}", "{:.1%}", "{:,}", "{:.2e}"))
+number = _or_dash("{:.6g}")
+percent = _or_dash("{:.1%}")
+count = _or_dash("{:,}")
+gap = _or_dash("{:.2e}")
 
 
 def duration(value: float | None) -> str:

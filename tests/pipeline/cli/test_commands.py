@@ -151,7 +151,9 @@ def test_a_store_in_another_command_s_place_is_told_where_it_goes(topline: Topli
     ("words", "said"),
     [
         ("run --features x.npy", "--features: it belongs to topline import, evaluate, predict, suggest"),
+        ("evaluate m --no-certify", "--no-certify: it belongs to topline train"),
         ("train --los softmax", "--los: did you mean --loss?"),
+        ("train --no-certfy", "--no-certfy: did you mean --no-certify?"),
         ("predict s --label-name kind", "--label-name: did you mean --labels-name?"),
         ("train --nonsense 3", "--nonsense: topline train --help lists all"),
     ],
