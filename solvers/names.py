@@ -69,7 +69,7 @@ METHOD_NAMES = (
 DEFAULT_METHOD = "auto"
 
 
-#: Losses by the names that they have elsewhere.
+#: Losses by their names in other libraries.
 _ELSEWHERE = {"cross_entropy": "softmax", "log_loss": "softmax", "logistic": "softmax", "hinge": "max_hinge"}
 #: Least likeness of a word to a known one for which it may be a slip.
 _ALIKE = 0.7

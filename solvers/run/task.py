@@ -595,10 +595,12 @@ def compile_jit_functions(
         run_task(task)
     if tiny.kernel is not None:
         return
-    # What the tiny problem does not reach: it ends in float64, where rows stay inside their domains.
+    # The tiny problem does not reach these functions.
     form, y = task.problem.form, y[:1]
-    for dtype in (np.float32, np.float64) if can_vanish(form) else ():
-        slack = np.zeros(1), np.zeros(m)
-        least_stretch(form, np.zeros((1, m), dtype=dtype), y, np.ones(1), slack, 0.0)
+    if can_vanish(form):
+        for dtype in (np.float32, np.float64):
+            slack = np.zeros(1), np.zeros(m)
+            least_stretch(form, np.zeros((1, m), dtype=dtype), y, np.ones(1), slack, 0.0)
     if task.duals_kept:
+        # It ends in float64, where rows stay inside their domains without projection.
         nearest_rows(form, np.zeros((1, m)), y)
