@@ -30,9 +30,9 @@ class Column:
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell that leads to `href`, if any, has its text in the colour of a `tone`, and a note after it.
+    """A cell of a table: its text, as a badge in a `tone` with a note after it, or as a link to `href`.
 
-    `kind` is its column's; `sort` is the number that it is sorted by, None for its text.
+    `kind` is its style, mostly that of its column.  It is sorted by the number `sort`, else by its text.
     """
 
     text: str
