@@ -261,7 +261,7 @@ def test_cells_are_compared_by_means_over_classes(
 def test_a_metric_that_cannot_compare_cells_is_refused(store: str) -> None:
     for options, said in (
         ({"metric": "macro-top-5"}, "macro top-5 of 5 classes is always right"),
-        ({"metric": "log_loss"}, "no metric 'log_loss'"),
+        ({"metric": "log_loss"}, "no metric of one label per row named 'log_loss'; use one of top-1, "),
         ({"metric": "tail-top-1", "rows": 40, "folds": 20}, "one of 20 folds has none of them"),
     ):
         with pytest.raises(ConfigError, match=said):
