@@ -128,9 +128,7 @@ class _Plan:
         self.catalog = read_catalog(store)
 
     def made(self) -> PruningPlan:
-        kept = self.policy.kept({record.id: record.created for record in self.models}, self.now)
-        special = {self.standing.champion, self.standing.previous, *self.standing.pinned}
-        models = kept | {record.id for record in self.models if record.id in special}
+        models = self._models_kept()
         runs = self._runs_kept(models)
         sweeps = self.policy.kept({sweep.id: sweep.created for sweep in self.sweeps}, self.now)
         datasets = self._datasets_kept(models, runs, sweeps)
@@ -148,6 +146,11 @@ class _Plan:
         ]
         staying = {"model": models, "run": runs, "sweep": sweeps, "dataset": datasets}
         return PruningPlan(tuple(going), {kind: tuple(sorted(names)) for kind, names in staying.items()})
+
+    def _models_kept(self) -> set[str]:
+        kept = self.policy.kept({record.id: record.created for record in self.models}, self.now)
+        special = {self.standing.champion, self.standing.previous, *self.standing.pinned}
+        return kept | {record.id for record in self.models if record.id in special}
 
     def _runs_kept(self, models: Collection[str]) -> set[str]:
         kept = self.policy.kept({run.id: run.created for run in self.runs}, self.now)
