@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from tests.benchmarks.scale import (
     worker_speed,
 )
 from tests.benchmarks.scale.network import Messages, Network, round_cost
+from topline.pipeline.cluster.calls import Call, by_tree
 from topline.storage.datasets import list_datasets
 
 
@@ -132,21 +134,26 @@ def test_the_model_counts_what_passes_the_links_by_hand() -> None:
     assert cost.nbytes == 16e6
 
 
-def test_many_workers_add_up_their_sums_level_by_level() -> None:
-    few, many = (round_cost(1e6, workers, Messages(4.0, 4.0), GIGABIT, 0.0) for workers in (8, 64))
-    assert many.up == pytest.approx(few.up * 11 / 8)  # three levels of pairs, each one sum over a link
+def copies(calls: Sequence[Call]) -> int:
+    """Return how many copies follow each other down the fullest way of a tree of calls."""
+    return len(calls) + max((copies(call.below) for call in calls), default=0)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 8, 16, 20, 64, 256])
+def test_weights_and_sums_take_the_copies_of_the_tree_of_calls(workers: int) -> None:
+    tree = by_tree([str(worker) for worker in range(workers)], print, (), max)
+    cost = round_cost(1e6, workers, Messages(4.0, 4.0), GIGABIT, 0.0)
+    assert cost.down == pytest.approx(0.032 * copies(tree))
+    assert cost.up == pytest.approx(0.032 * copies(tree))
+    assert cost.nbytes == 8e6 * len(tree)
+
+
+def test_the_slowest_of_many_workers_is_waited_for() -> None:
     uneven = round_cost(1.0, 64, Messages(4.0, 4.0), Network(1e12, 0.0, spread=0.1), work=1.0)
     assert uneven.work == pytest.approx(1.0 + 0.1 * math.sqrt(2.0 * math.log(64)))
-
-
-def test_many_workers_hand_on_the_weights_level_by_level() -> None:
-    # Of 64 the last of eight has seven others below it, of which the first gets W, and has three below it.
-    costs = {
-        workers: round_cost(1e6, workers, Messages(4.0, 4.0), GIGABIT, 0.0) for workers in (8, 16, 20, 64)
-    }
-    assert [round(cost.down / 0.032) for cost in costs.values()] == [8, 9, 10, 11]
-    assert costs[64].delays == pytest.approx(0.005 * 2 * 2 * 4)
-    assert costs[64].nbytes == 4e6 * (8 + 8)
+    # The last of them are called over one, two and three levels.
+    delays = [round_cost(1.0, k, Messages(4.0, 4.0), GIGABIT, 0.0).delays for k in (4, 16, 64)]
+    assert delays == pytest.approx([0.02, 0.04, 0.06])
 
 
 @pytest.mark.cluster
