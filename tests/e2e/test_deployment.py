@@ -30,7 +30,7 @@ SLOW = 420.0  # a busy machine takes minutes to start a server
 
 wait_for = partial(until, seconds=SLOW, pause=1.0)
 
-pytestmark = [pytest.mark.deployment, pytest.mark.xdist_group("deployment"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.deployment, pytest.mark.timeout(1800)]
 
 
 def blocks(page: str) -> dict[str, str]:

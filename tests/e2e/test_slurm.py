@@ -29,7 +29,7 @@ SCANCEL = """#!/usr/bin/env bash
 kill -TERM -- "-$1"
 """
 
-pytestmark = [pytest.mark.deployment, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.deployment, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
