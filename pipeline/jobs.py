@@ -333,9 +333,8 @@ def _of_images(config: ExtractConfig, model: ModelRecord, store: Store) -> dict[
 def _of_training(config: TrainConfig, model: ModelRecord) -> dict[str, Any]:
     """Return how a model was trained, as far as `config` leaves it open; a default k stays open."""
     found = handed_on(config, model)
-    # Not checked, for a loss that needs margins is nothing without them.
-    bare = TrainConfig.model_construct(loss=model.config.get("loss"), weights=model.config.get("weights"))
-    if found.get("k") == resolved_k(bare, model.m):
+    loss, weights = str(model.config.get("loss")), model.config.get("weights")
+    if found.get("k") == resolved_k(loss, None, weights, model.m):
         found.pop("k", None)
     return found
 

@@ -42,7 +42,7 @@ BEFORE = {
 }
 C, ROWS = 0.3137, 40
 #: How deep inside an argument the parameter is looked for.
-_DEEP = 4
+_DEEP = 6
 #: Comprehensions, and the initialisers of dataclasses.
 _GENERATED = re.compile(r"<(?!locals)|^__create_fn__")
 

@@ -152,8 +152,9 @@ def train(
         raise ConfigError(
             "--auto searches anew, and --from keeps a model's settings: leave one of the two out"
         )
-    config = _edited(config, from_model, without, labels_from)
-    done = already_solved(config)
+    if from_model or without or labels_from:
+        config = _edited(config, from_model, without, labels_from)
+    done = None if config.resume is None else already_solved(config, config.resume)
     cluster = call.config(ClusterConfig)
     searched = {"search": search} if searches else {}
     result: TrainResult = done or call.shown(
@@ -174,7 +175,7 @@ def _edited(
     config: TrainConfig, from_model: str | None, without: str | None, labels_from: Path | None
 ) -> TrainConfig:
     """Return the options with a model's settings and the dataset that the edits make, stored before."""
-    if config.resume is not None and (from_model or without or labels_from):
+    if config.resume is not None:
         raise ConfigError(
             "--resume continues a run as it began: leave --from, --without and --labels-from out"
         )

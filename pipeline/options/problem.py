@@ -18,11 +18,11 @@ from topline.solvers.losses import Loss, ldam_margins, logit_adjusted_margins, m
 from topline.solvers.names import LOSS_RULES, default_k
 
 
-def resolved_k(config: TrainConfig, m: int) -> int | None:
+def resolved_k(loss: str, k: int | None, weights: Any, m: int) -> int | None:
     """Return the k that was asked for, or the default one, which is no more than half of the classes."""
-    rule = LOSS_RULES.get(config.loss)
-    if config.k is not None or rule is None or not rule.takes_k or isinstance(config.weights, tuple):
-        return config.k
+    rule = LOSS_RULES.get(loss)
+    if k is not None or rule is None or not rule.takes_k or isinstance(weights, tuple):
+        return k
     return default_k(m)
 
 

@@ -341,7 +341,7 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
     paths = {}
     for variant in config.variants():
         path = resolve_options(config.train_config(Cell(variant, config.C[0])), dataset)
-        checked_spec(path, dataset_loss(path, dataset), rows)
+        checked_spec(path, rows)
         paths[variant_of(path)] = path
     ks = {variant.k for variant in paths}
     metric = row_metric(config.metric or f"top-{config.topk or (ks.pop() if len(ks) == 1 else 0) or 1}")

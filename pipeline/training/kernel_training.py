@@ -210,15 +210,12 @@ def _factored(task: KernelTask, entries: list[FileEntry]) -> NDArray[np.float64]
 
 def factored_kernel(
     run: Run, client: Client | None, progress: Progress | None, flag: StopFlag
-) -> StoredKernel | None:
-    """Return the factored kernel matrix of a run's rows, or None; raise as `kernel_of_rows`.
+) -> StoredKernel:
+    """Return the factored kernel matrix of a run's rows; raise as `kernel_of_rows`.
 
     Raises `InterruptedRunError` once `flag` is set.
     """
-    plan = run.plan
-    kernel = plan.spec.kernel
-    if kernel is None or plan.on_blocks:
-        return None
+    plan, kernel = run.plan, run.plan.spec.kernel
     try:
         return kernel_of_rows(plan.rows, plan.transforms, kernel, client, progress, lambda: bool(flag))
     except StopAskedError:

@@ -40,7 +40,7 @@ from topline.solvers.kernels import (
 )
 from topline.solvers.kernels.problem import ARRAYS
 from topline.solvers.losses import LabelSets, Loss, StructuredHinge, loss_from_dict
-from topline.solvers.methods import METHODS, Choice, MethodSpec, begun_by
+from topline.solvers.methods import Choice, MethodSpec, begun_by
 from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.solvers.methods.shared_work import SharedWork
 from topline.solvers.names import DEFAULT_METHOD
@@ -89,11 +89,11 @@ def check_labels(rows: TrainingRows) -> None:
         logger.warning("%d of %d classes have no training rows: %s", len(empty), info.m, shown)
 
 
-def scale_note(config: TrainConfig, rows: TrainingRows) -> str | None:
-    """Return a note if the features differ in scale, or None."""
+def scale_note(rows: TrainingRows, transforms: Sequence[str]) -> str | None:
+    """Return a note if features that are transformed so differ in scale, or None."""
     info = rows.dataset.info
-    scaled = {"standardize", "pca"} & {name.partition(":")[0] for name in config.transforms}
-    if scaled or info.layout == "csr" or config.kernel == "precomputed":
+    scaled = {"standardize", "pca"} & {name.partition(":")[0] for name in transforms}
+    if scaled or info.layout == "csr":
         return None
     stored, together = TrainingRows(rows.dataset, "train"), _LOOKED_AT // _PLACES
     # Sample everywhere: the first rows may all be of one class.
@@ -110,7 +110,7 @@ def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False)
         raise InputError(
             f"the images are of {m} class, and at least 2 are needed: give them a folder for each class"
         )
-    chosen = config.model_copy(update={"k": resolved_k(config, m)})
+    chosen = config.model_copy(update={"k": resolved_k(config.loss, config.k, config.weights, m)})
     loss = chosen_loss(chosen, m)
     _check_label_kind(chosen.class_weight, loss, m, "the images have", several=several)
     spec = spec_of(chosen, loss, n)
@@ -118,9 +118,9 @@ def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False)
     parse_transforms(config.transforms)
 
 
-def checked_spec(config: TrainConfig, loss: Loss, rows: TrainingRows) -> ProblemSpec:
+def checked_spec(config: TrainConfig, rows: TrainingRows) -> ProblemSpec:
     """Return the problem of resolved options for training rows; raise if they do not fit together."""
-    info = rows.dataset.info
+    info, loss = rows.dataset.info, dataset_loss(config, rows.dataset)
     _check_label_kind(
         config.class_weight, loss, info.m, f"dataset {info.id} has", several=info.label_sets is not None
     )
@@ -329,10 +329,11 @@ class StartingPoint:
 class TrainingPlan:
     """What is trained: rows, problem, blocks and start; a value without anything on disk.
 
-    `config` is resolved (dataset id, k) and `spec` is its meaning, with the method of `choice` and the
-    kernel's parameters fitted to the rows.  With a kernel, blocks compute it on demand (`on_blocks`), or the
-    rows of a factor of its matrix replace the features.  The blocks hold dual variables with `keep_duals`,
-    and the model with `stores_duals`.  `shared` says how workers share a hinge, None if nothing is to decide.
+    `config` is resolved (dataset id, k) and `spec` is its meaning, with the method of `choice`, which
+    requires what `method` says, and the kernel's parameters fitted to the rows.  With a kernel, blocks
+    compute it on demand (`on_blocks`), or the rows of a factor of its matrix replace the features
+    (`factors_kernel`).  The blocks hold dual variables with `keep_duals`, and the model with `stores_duals`.
+    `shared` says how workers share a hinge, None if nothing is to decide.
     """
 
     config: TrainConfig
@@ -341,18 +342,15 @@ class TrainingPlan:
     examples: LabelledRows
     spec: ProblemSpec
     problem: Problem
+    method: MethodSpec
     choice: Choice
     transforms: Transforms
     on_blocks: bool
+    factors_kernel: bool
     stores_duals: bool
     keep_duals: bool
     start: StartingPoint | None = None
     shared: SharedWork | None = None
-
-    @property
-    def method(self) -> MethodSpec:
-        """Requirements of the named method, or of the one that "auto" takes."""
-        return METHODS[self.choice.method]
 
     def why(self, result: SolveResult) -> str:
         """Return why this method solved the result, on so many blocks."""
@@ -378,11 +376,6 @@ class TrainingPlan:
         shared = f"forecast to take {self.shared.seconds:.2g} s a pass, and one {alone:.2g} s"
         return f"{blocks} at the same time, {shared}"
 
-    @property
-    def bounds(self) -> list[int]:
-        """Training rows at which blocks are cut, for training on the rows themselves."""
-        return self.bounds_of(self.rows)
-
     def bounds_of(self, rows: TrainingRows) -> list[int]:
         """Return the rows at which blocks are cut, by data and options, or as workers share a hinge."""
         if self.on_blocks:
@@ -400,10 +393,9 @@ def _ascent_blocks(blocks: int | None, rows: TrainingRows) -> int:
     return min(most, max(rows.batches, 1))
 
 
-def _stores_duals(config: TrainConfig, spec: ProblemSpec, problem: Problem, rows: TrainingRows) -> bool:
+def _stores_duals(config: TrainConfig, method: MethodSpec, problem: Problem, rows: TrainingRows) -> bool:
     """Return whether the dual variables are stored with the model; with a kernel they are the model."""
-    method = METHODS[spec.method]
-    if spec.kernel is not None:
+    if config.kernel is not None:
         return True
     if method.dual_free or not problem.form.convex or config.average_top is not None:
         return False
@@ -424,7 +416,7 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     raw = TrainingRows(dataset, "train")
     check_labels(raw)
     config = resolve_options(config, dataset)
-    spec = checked_spec(config, dataset_loss(config, dataset), raw)
+    spec = checked_spec(config, raw)
     # A resumed run keeps its transforms and method.
     found = None if config.resume is None else latest_checkpoint(store, config.resume, check_duals=False)
     if found is not None:
@@ -449,18 +441,18 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     n, d = examples.rows.shape
     problem = spec.problem(n, d, examples.m, examples.label_sets)
     # Chosen by the data and the options, not the workers: every cluster takes the same passes.
-    _, choice = spec.chosen(
+    method, choice = spec.chosen(
         problem, rows=rows if _ascent_blocks(config.blocks, rows) == 1 else None, begun=begun
     )
-    spec = replace(spec, method=choice.method)
-    stored = _stores_duals(config, spec, problem, rows)
+    stored = _stores_duals(config, method, problem, rows)
+    on_blocks = spec.on_blocks(problem, method.name)
     plan = TrainingPlan(
-        config, store, rows, examples, replace(spec, keep_duals=stored), problem, choice, transforms,
-        on_blocks=spec.on_blocks(problem, choice.method),
+        config, store, rows, examples, replace(spec, method=method.name, keep_duals=stored), problem, method,
+        choice, transforms, on_blocks, spec.kernel is not None and not on_blocks,
         stores_duals=stored,
-        keep_duals=stored or METHODS[choice.method].needs_duals(problem.form, config.smoothing),
+        keep_duals=stored or method.needs_duals(problem.form, config.smoothing),
     )  # fmt: skip
-    if spec.kernel is not None and not plan.on_blocks:
+    if plan.factors_kernel:
         refuse_size(len(rows), config.kernel_bytes)
     if config.start_from is None:
         return plan
@@ -469,7 +461,7 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
 
 def resolve_options(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     """Return the options with the dataset's id and k filled in."""
-    k = resolved_k(config, dataset.info.m)
+    k = resolved_k(config.loss, config.k, config.weights, dataset.info.m)
     return config.model_copy(update={"dataset": dataset.info.id, "k": k})
 
 

@@ -332,6 +332,7 @@ class Run:
 
     plan: TrainingPlan
     id: str
+    place: RunPlace
     resumes: bool
     notes: tuple[str, ...] = ()
 
@@ -340,23 +341,21 @@ class Run:
         """The sentence that ends every message about a run that stopped early."""
         return f"continue with: topline train --store {self.plan.store.url} --resume {self.id}"
 
-    def place(self, kernel: StoredKernel | None) -> RunPlace:
-        """Return where the run keeps checkpoints and history, given its factored kernel matrix, if any."""
-        plan = self.plan
-        identity = run_identity(plan.config, plan.rows.dataset)
-        if kernel is not None:
-            # Another factor of the same matrix is another basis of the weights.
-            identity["factor"] = kernel.folder
-        return RunPlace(plan.store, self.id, identity, plan.transforms.arrays(), plan.keep_duals)
+    def with_factor(self, kernel: StoredKernel) -> Run:
+        """Return the run on the factor of its kernel matrix: another one is another basis of the weights."""
+        identity = {**self.place.fingerprint, "factor": kernel.folder}
+        return replace(self, place=replace(self.place, fingerprint=identity))
 
 
 def begin_run(plan: TrainingPlan) -> Run:
     """Record a new run of a plan in its store, or return the run that the plan resumes."""
-    if plan.config.resume is not None:
-        return Run(plan, plan.config.resume, resumes=True)
-    options, identity = plan.config.model_dump(mode="json"), run_identity(plan.config, plan.rows.dataset)
-    run_id = create_run(plan.store, options, dataset=plan.config.dataset, fingerprint=identity)
-    return Run(plan, run_id, resumes=False)
+    config, identity = plan.config, run_identity(plan.config, plan.rows.dataset)
+    run_id = config.resume
+    if run_id is None:
+        options = config.model_dump(mode="json")
+        run_id = create_run(plan.store, options, dataset=config.dataset, fingerprint=identity)
+    place = RunPlace(plan.store, run_id, identity, plan.transforms.arrays(), plan.keep_duals)
+    return Run(plan, run_id, place, resumes=config.resume is not None)
 
 
 def runs_of(store: Store, config: TrainConfig, dataset: Dataset) -> list[RunRecord]:
@@ -381,12 +380,10 @@ def resuming(config: TrainConfig) -> TrainConfig:
     return config if run is None else TrainConfig(store=config.store, resume=run.id, tol=config.tol)
 
 
-def already_solved(config: TrainConfig) -> TrainResult | None:
-    """Return the result of a finished run that `config` resumes, or None; raise `MismatchError`."""
-    if config.resume is None:
-        return None
+def already_solved(config: TrainConfig, run_id: str) -> TrainResult | None:
+    """Return the result of the run that `config` resumes, None if it goes on; raise `MismatchError`."""
     store = open_store(config.store)
-    run = read_run(store, config.resume)
+    run = read_run(store, run_id)
     tol = resume_options(config, run.config, f"run {run.id}", MAY_CHANGE).tol
     made = [model.id for model in list_models(store) if model.run == run.id]
     if run.outcome is None or run.outcome.get("status") != Status.SOLVED.value or not made:

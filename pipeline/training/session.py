@@ -15,8 +15,8 @@ import errno
 import logging
 import time
 import timeit
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -51,6 +51,7 @@ from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunErr
 from topline.pipeline.interrupts import StopFlag, stop_on_signals, whole_interrupts
 from topline.pipeline.log import kept_lines
 from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.pipeline.options.train import PRECOMPUTED
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.pipeline.training.kernel_training import FactorDataset, factored_kernel, on_kernel
@@ -65,7 +66,6 @@ from topline.pipeline.training.plan import (
 from topline.pipeline.training.run import (
     EARLIER_FORMAT,
     Run,
-    RunPlace,
     RunRecorder,
     TrainResult,
     begin_run,
@@ -97,39 +97,40 @@ _SMALL_BYTES = 64 << 20
 _PROBED_ROWS, _PROBED_NUMBERS, _PROBES = 2048, 1 << 20, 3
 #: Bytes for columns of a kernel matrix in all workers together.
 COLUMN_BYTES = 1 << 29
-#: Fewest rows that a round of a kernel's dual ascent picks when memory is limited.
-_FEWEST_PICKED = PICKED_ROWS // 8
+#: Rows that a round of a kernel's dual ascent may pick: fewer, halved, when memory is limited.
+_PICKED = tuple(PICKED_ROWS >> halvings for halvings in range(4))
 
 
 @contextmanager
 def open_executor(
-    run: Run, cluster: ClusterConfig, client: Client | None, progress: Progress | None, flag: StopFlag
+    run: Run, layout: Layout, client: Client | None, progress: Progress | None, flag: StopFlag
 ) -> Iterator[tuple[Executor, TrainingRows, StoredKernel | None, Run]]:
     """Choose where the blocks live: a client's workers, a local cluster's, or threads of this process.
 
     Yields the executor, the rows to train on, the plan's kernel matrix, if any, which is computed there
-    first, and the run, whose plan now says how workers share it.  The memory limit decides the budgets of
-    features and dual variables.
+    first, and the run, which now knows how workers share it and which factor it reads.  The memory limit
+    decides the budgets of features and dual variables.
     """
-    plan = run.plan
-    data_bytes = _data_bytes(plan)
-    ours, threads = None, CPU_COUNT
-    if client is None and not cluster.scheduler:
-        ours, threads = _own_memory(plan, cluster, picked_rows(plan, cluster, client))
-    with given_or_own_client(cluster, client, data_bytes, ours.worker_bytes if ours else None) as found:
+    plan, cluster, memory, kernel = run.plan, layout.cluster, layout.memory, None
+    worker_bytes = None if memory is None else memory.worker_bytes
+    with given_or_own_client(cluster, client, layout.data_bytes, worker_bytes) as found:
         if found is not None:
             announce(found, plan.store.url, run.id)
-            if ours is None and plan.may_share:
+            if memory is None and plan.may_share:
                 run = _on_workers(run, found, cluster)
                 plan = run.plan
-        workers = {} if found is None else known_workers(found, cluster.worker_wait)
-        limits = [int(worker["memory_limit"] or 0) for worker in workers.values()]
-        memory = ours or plan_on_workers(limits, _size(plan, PICKED_ROWS), cluster.cache_bytes)
-        kernel = factored_kernel(run, found, progress, flag)
-        rows = plan.rows if kernel is None else TrainingRows(FactorDataset(plan.rows.dataset, kernel))
+        if memory is None:
+            workers = {} if found is None else known_workers(found, cluster.worker_wait)
+            limits = [int(worker["memory_limit"] or 0) for worker in workers.values()]
+            memory = plan_on_workers(limits, needs_of(plan).size, cluster.cache_bytes)
+        rows = plan.rows
+        if plan.factors_kernel:
+            kernel = factored_kernel(run, found, progress, flag)
+            run = run.with_factor(kernel)
+            rows = TrainingRows(FactorDataset(plan.rows.dataset, kernel))
         bounds = plan.bounds_of(rows)
         if found is None:
-            most = min(threads, len(bounds) - 1)
+            most = min(layout.threads, len(bounds) - 1)
             executor: Executor = ThreadExecutor(
                 most, bounds=bounds, dual_bytes=memory.dual_bytes, kept_bytes=memory.kept_bytes
             )
@@ -148,85 +149,97 @@ def open_executor(
             executor.close()
 
 
-def refuse_memory(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> None:
-    """Raise `ConfigError` for a memory limit that is too small, before anything begins."""
-    if client is None and not cluster.scheduler:
-        _own_memory(plan, cluster, _FEWEST_PICKED)
+@dataclass(frozen=True)
+class Layout:
+    """Where a training run works, the bytes of its data there, and the notes about it.
+
+    A round of a kernel's dual ascent updates `picked` rows.  `memory` is shared among `threads` of this
+    process, or the workers that it starts; a running cluster has its own, and here None.
+    """
+
+    cluster: ClusterConfig
+    notes: tuple[str, ...] = ()
+    data_bytes: int = 0
+    picked: int = PICKED_ROWS
+    memory: MemoryPlan | None = None
+    threads: int = CPU_COUNT
 
 
-def picked_rows(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> int:
-    """Return the rows picked in a round of a kernel's dual ascent, halved until they fit the limit."""
-    picked = PICKED_ROWS
-    if client is None and not cluster.scheduler and plan.on_blocks:
-        while picked > _FEWEST_PICKED and not holds(plan, cluster, picked):
-            picked //= 2
-    return picked
+@dataclass(frozen=True)
+class Needs:
+    """The sizes of a training and the bytes of its data.
+
+    `besides` has what the coordinator needs in addition, by the rows picked in a round of a kernel's dual
+    ascent, the most first.
+    """
+
+    size: ProblemSize
+    data_bytes: int
+    besides: Mapping[int, int]
+
+    def laid_out(self, cluster: ClusterConfig, notes: tuple[str, ...] = ()) -> Layout:
+        """Return the layout on a local cluster with the most rows picked that fit its memory limit.
+
+        Raises `ConfigError` if the fewest do not.
+        """
+        *more, fewest = self.besides
+        for picked in more:
+            with suppress(ConfigError):
+                return self._with_picked(picked, cluster, notes)
+        return self._with_picked(fewest, cluster, notes)
+
+    def _with_picked(self, picked: int, cluster: ClusterConfig, notes: tuple[str, ...]) -> Layout:
+        """Share the memory of this process and of those that it starts."""
+        limit, threads = memory_limit(cluster.memory_limit), CPU_COUNT
+        size = replace(self.size, besides=self.besides[picked])
+        if cluster.workers == 0:
+            most = min(CPU_COUNT, size.blocks)
+            memory, threads = plan_alone(limit, size, most, cluster.cache_bytes)
+        else:
+            workers, processes = worker_count(cluster), takes_processes(self.data_bytes)
+            memory = plan_memory(limit, size, workers, cluster.cache_bytes, processes=processes)
+        return Layout(cluster, notes, self.data_bytes, picked, memory, threads)
 
 
-def holds(plan: TrainingPlan, cluster: ClusterConfig, picked: int = _FEWEST_PICKED) -> bool:
-    """Return whether the memory limit of a local cluster is enough for the training."""
-    try:
-        _own_memory(plan, cluster, picked)
-    except ConfigError:
-        return False
-    return True
-
-
-def _data_bytes(plan: TrainingPlan) -> int:
-    return plan.rows.nbytes if plan.spec.kernel is None else 8 * len(plan.rows) ** 2
-
-
-def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, picked: int) -> tuple[MemoryPlan, int]:
-    """Share the memory of this process and of those that it starts; also return the threads."""
-    limit, size = memory_limit(cluster.memory_limit), _size(plan, picked)
-    if cluster.workers == 0:
-        return plan_alone(limit, size, min(CPU_COUNT, len(plan.bounds) - 1), cluster.cache_bytes)
-    processes = takes_processes(_data_bytes(plan))
-    memory = plan_memory(limit, size, worker_count(cluster), cluster.cache_bytes, processes=processes)
-    return memory, CPU_COUNT
-
-
-def _size(plan: TrainingPlan, picked: int) -> ProblemSize:
-    """Return the sizes of a training: on features, on columns of a kernel, or on the factor of its matrix."""
+def needs_of(plan: TrainingPlan) -> Needs:
+    """Return the needs of a training: on features, on columns of a kernel, or on the factor of its matrix."""
     n, d, m, kernel = len(plan.rows), plan.rows.shape[1], plan.problem.m, plan.spec.kernel
     size = ProblemSize(
-        n=n, d=d, m=m, blocks=len(plan.bounds) - 1, features=plan.rows.nbytes, keeps_duals=plan.keep_duals,
-        ranked=len(plan.problem.form.rho),
+        n=n, d=d, m=m, blocks=len(plan.bounds_of(plan.rows)) - 1, features=plan.rows.nbytes,
+        keeps_duals=plan.keep_duals, ranked=len(plan.problem.form.rho),
     )  # fmt: skip
     if kernel is not None and plan.on_blocks:
         # Rows of kernel values are not sent, only their numbers.
         travels = 0 if is_precomputed(kernel) else d
         atoms = atom_bytes(plan.problem) if plan.method.dual_free else 0
-        return replace(
+        size = replace(
             size,
             method=MethodMemory(kept=min(4 * n * n, COLUMN_BYTES)),
-            besides=picked_bytes(travels, m, picked),
             # Scores, in float64 near the end.
             held=8 * n * m + atoms,
             row_bytes=KERNEL_ROW_BYTES,
         )
+        return Needs(size, 8 * n * n, {rows: picked_bytes(travels, m, rows) for rows in _PICKED})
     size = replace(size, method=method_memory(plan.method, plan.problem, plan.rows.nbytes))
+    if kernel is None:
+        return Needs(size, plan.rows.nbytes, {PICKED_ROWS: 0})
     # Training then reads the rows of the kernel matrix's factor, which is also held here.
-    return size if kernel is None else replace(size, d=n, features=4 * n * n, besides=16 * n * n)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where a training run works, and the notes about it."""
-
-    cluster: ClusterConfig
-    notes: tuple[str, ...] = ()
+    return Needs(replace(size, d=n, features=4 * n * n), 8 * n * n, {PICKED_ROWS: 16 * n * n})
 
 
 def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> Layout:
     """Return how to train on a local cluster: with workers that have blocks and fit the memory limit.
 
-    A running cluster, or none, is left as it is.
+    A running cluster, or none, is left as it is.  Raises `ConfigError`, before anything begins, for a limit
+    that is too small for one process.
     """
-    if cluster.workers == 0 or client is not None or cluster.scheduler is not None:
+    if client is not None or cluster.scheduler is not None:
         return Layout(cluster)
+    needs = needs_of(plan)
+    if cluster.workers == 0:
+        return needs.laid_out(cluster)
     notes: tuple[str, ...] = ()
-    asked, blocks = worker_count(cluster), len(plan.bounds) - 1
+    asked, blocks = worker_count(cluster), needs.size.blocks
     # A kernel's rows are those of its future factor.
     if plan.spec.kernel is None and blocks < asked:
         fitted = _with_workers(cluster, blocks)
@@ -234,14 +247,14 @@ def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -
             # The default is the number of cores, which nobody chose: no note.
             notes = (_why(plan, blocks, asked, fitted.threads_per_worker),)
         cluster, asked = fitted, blocks
-    if holds(plan, cluster):
-        return Layout(cluster, notes)
+    with suppress(ConfigError):
+        return needs.laid_out(cluster, notes)
     for workers in range(asked - 1, 0, -1):
-        fewer = _with_workers(cluster, workers)
-        if holds(plan, fewer):
-            return Layout(fewer, (*notes, _FEWER_FIT.format(cluster.memory_limit, workers, asked)))
+        fewer = _FEWER_FIT.format(cluster.memory_limit, workers, asked)
+        with suppress(ConfigError):
+            return needs.laid_out(_with_workers(cluster, workers), (*notes, fewer))
     alone = cluster.model_copy(update={"workers": 0})
-    return Layout(alone, (*notes, _NONE_FITS.format(cluster.memory_limit)))
+    return needs.laid_out(alone, (*notes, _NONE_FITS.format(cluster.memory_limit)))
 
 
 def _with_workers(cluster: ClusterConfig, workers: int) -> ClusterConfig:
@@ -387,9 +400,10 @@ def fit(
 ) -> Fitted:
     """Train and publish one model, the part of `train` that takes long."""
     plan = plan_training(config)
-    layout = lay_out(plan, cluster or ClusterConfig(), client)
-    refuse_memory(plan, layout.cluster, client)
-    said = k_note(plan.config.loss, plan.config.k, plan.problem.m), scale_note(plan.config, plan.rows)
+    config, layout = plan.config, lay_out(plan, cluster or ClusterConfig(), client)
+    said = [k_note(config.loss, config.k, plan.problem.m)]
+    if config.kernel != PRECOMPUTED:
+        said.append(scale_note(plan.rows, config.transforms))
     notes = (*(note for note in said if note is not None), *layout.notes)
     for sentence in notes:
         logger.warning("%s", sentence)
@@ -398,7 +412,7 @@ def fit(
         try:
             with whole_interrupts():
                 _compile_jit_functions(plan, progress)
-                return _trained(run, layout.cluster, progress, client, lock)
+                return _trained(run, layout, progress, client, lock)
         except KeyboardInterrupt as error:
             # Before the first round, or a second Ctrl-C outside the rounds.
             reason = str(error) or "stopped by Ctrl-C"
@@ -431,18 +445,17 @@ def train(
 
 
 def _trained(
-    run: Run, cluster: ClusterConfig, progress: Progress | None, client: Client | None, lock: RunLock
+    run: Run, layout: Layout, progress: Progress | None, client: Client | None, lock: RunLock
 ) -> Fitted:
     """Train and publish."""
     config = run.plan.config
     with (
         stop_on_signals() as flag,
-        open_executor(run, cluster, client, progress, flag) as (executor, rows, kernel, run),
+        open_executor(run, layout, client, progress, flag) as (executor, rows, kernel, run),
     ):
-        place = run.place(kernel)
-        held_out = HeldOutRows.of(run.plan)
+        held_out = HeldOutRows.of(run.plan.rows, run.plan.problem.m) if run.plan.spec.kernel is None else None
         recorder = RunRecorder(
-            place, executor, flag, config.checkpoint_seconds, progress, config.tol, lock,
+            run.place, executor, flag, config.checkpoint_seconds, progress, config.tol, lock,
             None if held_out is None else Watch(held_out).look,
         )  # fmt: skip
         if isinstance(executor, DaskExecutor):
@@ -451,8 +464,8 @@ def _trained(
         for sentence in run.notes:
             recorder.note({"event": "note", "reason": sentence})
         with recorder:
-            picked = picked_rows(run.plan, cluster, client)
-            result, url = _Session(run, place, executor, rows, kernel, recorder, picked).to_the_end()
+            session = _Session(run, executor, rows, kernel, recorder, layout.picked)
+            result, url = session.to_the_end()
         recorder.show_result(result)
         if result.status is Status.INTERRUPTED:
             raise InterruptedRunError(
@@ -470,10 +483,9 @@ def _trained(
 def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> None:
     """Compile before the clock starts, and before workers start, which then find the kernels on disk."""
     begin(progress, "compile")
-    factored = plan.spec.kernel is not None and not plan.on_blocks
     compile_jit_functions(
-        replace(plan.spec, kernel=None) if factored else plan.spec,
-        len(plan.rows) if factored else plan.rows.shape[1],
+        replace(plan.spec, kernel=None) if plan.factors_kernel else plan.spec,
+        len(plan.rows) if plan.factors_kernel else plan.rows.shape[1],
         plan.problem.m,
         sparse=plan.rows.dataset.info.layout == "csr" and plan.spec.kernel is None,
         several=plan.examples.label_sets is not None,
@@ -485,7 +497,6 @@ class _Session:
     """A run with executor, rows and recorder; a kernel's round of dual ascent updates `picked` rows."""
 
     run: Run
-    place: RunPlace
     executor: Executor
     rows: TrainingRows
     kernel: StoredKernel | None
@@ -494,7 +505,7 @@ class _Session:
 
     def to_the_end(self) -> tuple[SolveResult, str]:
         """Run the loop, rolling back lost duals, and store the model; its URL is "" after an interrupt."""
-        checkpoint = find_checkpoint(self.place) if self.run.resumes else None
+        checkpoint = find_checkpoint(self.run.place) if self.run.resumes else None
         losses = 0
         if checkpoint is not None and is_of_earlier_format(checkpoint):
             logger.warning(EARLIER_FORMAT, checkpoint.round)
@@ -514,7 +525,7 @@ class _Session:
                     raise InterruptedRunError(f"{error}; {self.run.how_to_resume}") from error
                 logger.warning("%s", error)
                 self.recorder.note({"event": "rollback", "reason": str(error)})
-                checkpoint = find_checkpoint(self.place)
+                checkpoint = find_checkpoint(self.run.place)
             except (ClusterError, DiskFullError, AccessError, KeyboardInterrupt) as error:
                 self._save_weights()
                 reason = str(error) or "interrupted twice"
@@ -548,7 +559,7 @@ class _Session:
         state = self.recorder.latest
         if state is not None and not self.run.plan.keep_duals:
             try:
-                save_state(self.place, state, None, self.recorder.lock)
+                save_state(self.run.place, state, None, self.recorder.lock)
             except StorageError as error:
                 logger.warning("the last rounds are not saved: %s", error)
 
@@ -575,15 +586,15 @@ class HeldOutRows:
     rows: TrainingRows
 
     @classmethod
-    def of(cls, plan: TrainingPlan) -> HeldOutRows | None:
-        """Return those of a plan; None if there are none, or if a row has no single class to compare with."""
-        dataset = plan.rows.dataset
-        if plan.spec.kernel is not None or dataset.label_sets() is not None:
+    def of(cls, trained: TrainingRows, m: int) -> HeldOutRows | None:
+        """Return those beside the rows `trained` on; None if there are none, or if rows have label sets."""
+        dataset, transforms = trained.dataset, trained.transforms
+        if dataset.label_sets() is not None:
             return None
         for split in ("val", "test"):
-            rows = TrainingRows(dataset, split, plan.transforms)
+            rows = TrainingRows(dataset, split, transforms)
             if len(rows):
-                return cls(TrainingRows(dataset, split, plan.transforms, _sample(rows, plan.problem.m)))
+                return cls(TrainingRows(dataset, split, transforms, _sample(rows, m)))
         return None
 
     @cached_property

@@ -14,6 +14,7 @@ from tests.pipeline.small_data import make_features, make_split, small_dataset, 
 from tests.solvers.methods.test_auto import M, N, texts
 from topline import OneVsAll, Softmax, open_store, solve
 from topline.pipeline.cluster import open_cluster
+from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.registry.promotion import summary
 from topline.pipeline.report import write_report
@@ -292,7 +293,6 @@ def test_workers_beyond_the_blocks_become_threads(
         ("1500MiB", 2, 1, "a memory limit of 1500MiB has room for 2 of 3 workers"),
         ("1000MiB", 1, 3, "a memory limit of 1000MiB has room for 1 of 3 workers"),
         ("500MiB", 0, 1, "a memory limit of 500MiB has no room for a worker"),
-        ("100MiB", 0, 1, "a memory limit of 100MiB has no room for a worker"),
     ],
 )
 def test_workers_that_a_limit_does_not_hold_become_threads(
@@ -309,6 +309,8 @@ def test_workers_that_a_limit_does_not_hold_become_threads(
     found = lay_out(plan, ClusterConfig(workers=3, threads_per_worker=1, memory_limit=limit), None)
     assert (found.cluster.workers, found.cluster.threads_per_worker) == (workers, threads)
     assert [said.startswith(note or "") for said in found.notes] == [True] * (note is not None)
+    with pytest.raises(ConfigError, match=r"100 MiB .* is too small for this job"):
+        lay_out(plan, ClusterConfig(workers=3, memory_limit="100MiB"), None)
 
 
 def test_nothing_is_said_where_nobody_chose(wide_store: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from topline.pipeline.rows.transforms import Transforms
 from topline.pipeline.training import kernel_training, session, train
 from topline.pipeline.training.kernel_training import kernel_of_rows
 from topline.pipeline.training.plan import plan_training
+from topline.pipeline.training.session import lay_out
 from topline.solvers.kernels import ChiSquaredKernel, LinearKernel, PolynomialKernel
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset
@@ -204,14 +206,22 @@ def test_a_round_picks_fewer_rows_where_the_limit_of_memory_asks_for_that(tmp_pa
     small_dataset(tmp_path, n=2400)
     plan = plan_training(TrainConfig(store=str(tmp_path), kernel="rbf", transforms="none"))
     limits = [HERE.model_copy(update={"memory_limit": f"{size}MiB"}) for size in range(300, 600)]
-    picked = [session.picked_rows(plan, limit, None) for limit in limits if session.holds(plan, limit)]
+
+    def fits(limit: ClusterConfig) -> bool:
+        try:
+            return bool(lay_out(plan, limit, None).picked)
+        except ConfigError:
+            return False
+
+    enough = next(place for place, limit in enumerate(limits) if fits(limit))
+    picked = [lay_out(plan, limit, None).picked for limit in limits[enough:]]
+    for limit in limits[:enough]:
+        with pytest.raises(ConfigError, match="too small for this job"):
+            lay_out(plan, limit, None)
     assert sorted(set(picked)) == [256, 512, 1024, 2048]
     assert picked == sorted(picked)
-    for limit in limits[: len(limits) - len(picked)]:
-        with pytest.raises(ConfigError, match="too small for this job"):
-            session.refuse_memory(plan, limit, None)
-    assert session.picked_rows(plan, HERE, None) == 2048
-    assert session.picked_rows(plan, ClusterConfig(scheduler="tcp://127.0.0.1:1"), None) == 2048
+    assert lay_out(plan, HERE, None).picked == 2048
+    assert lay_out(plan, ClusterConfig(scheduler="tcp://127.0.0.1:1"), None).picked == 2048
 
 
 def test_few_rows_a_round_give_a_certified_model_of_the_same_problem(
@@ -219,7 +229,7 @@ def test_few_rows_a_round_give_a_certified_model_of_the_same_problem(
 ) -> None:
     small_dataset(tmp_path, n=2400)
     many = trained(tmp_path)
-    monkeypatch.setattr(session, "picked_rows", lambda *_: 256)
+    monkeypatch.setattr(session, "lay_out", lambda *given: replace(lay_out(*given), picked=256))
     few = trained(tmp_path, seed=1)
     assert few.certificate.certified
     assert few.dual <= many.primal * (1 + 1e-9)

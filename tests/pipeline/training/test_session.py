@@ -17,6 +17,7 @@ from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import import_features
 from topline.pipeline.options import ClusterConfig, ImportConfig, TrainConfig
+from topline.pipeline.options.train import DEFAULT_TRANSFORMS
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training import TrainResult, train
 from topline.pipeline.training.plan import plan_training, scale_note
@@ -106,10 +107,12 @@ def test_threads_and_workers_train_the_same_model(folder: Path, options: dict[st
 @pytest.mark.parametrize("method", ["fw", "dual_ascent"])
 def test_the_number_of_blocks_can_be_chosen(folder: Path, method: str) -> None:
     for blocks in (1, 3):
-        bounds = plan_training(config(folder, method=method, blocks=blocks)).bounds
+        plan = plan_training(config(folder, method=method, blocks=blocks))
+        bounds = plan.bounds_of(plan.rows)
         assert len(bounds) == blocks + 1
         assert bounds[-1] == len(plan_training(config(folder)).rows)
-    assert (len(plan_training(config(folder, method=method)).bounds) == 2) == (method == "dual_ascent")
+    plan = plan_training(config(folder, method=method))
+    assert (len(plan.bounds_of(plan.rows)) == 2) == (method == "dual_ascent")
 
 
 def test_a_plan_leaves_nothing_on_disk(folder: Path) -> None:
@@ -446,4 +449,4 @@ def test_rows_are_looked_at_from_all_over(tmp_path: Path) -> None:
     labels = np.minimum(np.arange(6000) // 1000, 3).astype(np.int32)
     store = open_store(tmp_path / "sorted", create=True)
     write_dataset(store, X, labels, np.zeros(6000, dtype=np.int8))
-    assert scale_note(TrainConfig(store=store.url), TrainingRows(Dataset.open(store), "train")) is None
+    assert scale_note(TrainingRows(Dataset.open(store), "train"), DEFAULT_TRANSFORMS) is None
