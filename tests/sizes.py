@@ -33,7 +33,7 @@ LINES: Final = {
     "pipeline/sweep": 2_323,
     "pipeline/telemetry": 950,
     "pipeline/training": 2_081,
-    "solvers": 30_775,
+    "solvers": 30_914,
     "storage": 2_137,
     "storage/arrays": 898,
     "storage/datasets": 1_733,

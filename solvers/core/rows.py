@@ -265,6 +265,24 @@ def squared_norms(values: Rows) -> Float64Array:
     return np.asarray(np.einsum("ij,ij->i", values, values, dtype=np.float64))
 
 
+def sum_of_squared_norms(values: Rows, weights: Float64Array) -> float:
+    """Return a bound of sum w_i |x_i|^2, above it by the rounding of a sum in the precision of the rows."""
+    if (weights != 1.0).any():
+        return float(weights @ squared_norms(values))
+    numbers = values.data if is_sparse(values) else values.ravel()
+    precision = np.finfo(numbers.dtype)
+    # The terms are positive: however they are added up, no more is lost than one after the other.
+    off = len(numbers) * float(precision.eps)
+    if off >= 0.5:
+        return float(squared_norms(values).sum())
+    return float(numbers @ numbers) * (1.0 + off) + len(numbers) * float(precision.tiny)
+
+
+def most_terms(values: Rows) -> int:
+    """Return the most non-zeros of a row: the terms of its products."""
+    return int(np.diff(values.indptr).max(initial=0)) if is_sparse(values) else int(values.shape[1])
+
+
 def nonfinite_rows(values: Rows) -> np.ndarray[Any, Any]:
     """Return the positions of rows that hold NaN or infinity."""
     if is_sparse(values):

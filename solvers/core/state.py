@@ -500,7 +500,7 @@ class IterationRecord(HasObjective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SolveResult(HasObjective):
-    """The result of a run, certified by a last pass in float64.
+    """The result of a run, certified in float64 or with a bound of the rounding of float32 products.
 
     Attributes
     ----------

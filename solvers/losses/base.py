@@ -126,6 +126,8 @@ class Family:
     empty_sets : whether an example may have no label at all.
     nearest : (form, A, y) -> points of the domain nearest to the rows A (b, m); None: by column update.
     of_one_rank : a simpler family for a single rank, if any.
+    row_roundings : unit roundoffs, at a temperature of 1, of the scores to which `gradient_rows` belong where
+        scores are in float32; None if unknown.
     """
 
     name: str
@@ -148,6 +150,7 @@ class Family:
     empty_sets: bool = True
     nearest: Callable[[LossForm, Float64Array, IntArray], Float64Array] | None = None
     of_one_rank: Family | None = None
+    row_roundings: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,12 +195,28 @@ class LossForm:
         )  # fmt: skip
 
     @property
-    def steepest(self) -> float | None:
-        """The most |u|_1 of the domain, by which the loss changes if scores do by 1; None if unknown."""
-        if self.family.by_class:
-            return float(self.m)
-        known = self.family.labels is Labels.ONE and self.family.bounded
-        return 2.0 * float(self.rho.sum()) if known else None
+    def curved(self) -> float | None:
+        """An L with Phi(s + e) <= Phi(s) + <grad Phi(s), e> + L/2 max_j e_j^2; None if unknown.
+
+        A sum of logistic losses has a curvature of 1/4 per class, an entropy of 1/T (Pinsker's inequality).
+        """
+        if self.smooth and self.family.by_class:
+            return 0.25 * self.m
+        known = self.smooth and self.family.labels is Labels.ONE and self.family.bounded
+        return 1.0 / self.temperature if known else None
+
+    @property
+    def temperature(self) -> float:
+        """The temperature T of an entropy, 1 unless the loss has one."""
+        return self.constants[0] if self.constants else 1.0
+
+    @property
+    def score_roundings(self) -> float | None:
+        """Unit roundoffs of the scores to which float32 gradients belong, 0 if only these are rounded."""
+        if self.family.gradient_rows is None:
+            return 0.0
+        known = self.family.row_roundings
+        return None if known is None else known * max(self.temperature, 1.0)
 
     @property
     def column(self) -> JitFunction:

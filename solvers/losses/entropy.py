@@ -39,6 +39,10 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 _AT_CAP = 1e-4
 #: Numbers per exponential call: as many rows as fit.
 _AT_ONCE = 512
+#: Unit roundoffs of the scores whose exact gradients, up to a factor, `softmax_rows` writes in float32: p off
+#: by a factor 1 + e belongs to a score off by T e, and exponentials of x, which is cut at -87, are off by at
+#: most 3 |x| + 10 roundoffs.
+_ROUNDINGS = 280.0
 #: Below this total of the others, the loss is computed from that total, which keeps more digits.
 _NEARLY_ALL = 0.5
 _ZERO = np.float64(0.0)
@@ -237,6 +241,7 @@ def _gradient(s: Any, own: Any, rho: Any, _: Any, u: Any, work: Any) -> Any:
 SOFTMAX = Family(
     "softmax", entropic_column, _conjugate, smooth=True, gradient_rows=softmax_rows,
     curvature=Curvature(_curvature_times, _curvature_pairs), nearest=nearest_in_simplex,
+    row_roundings=_ROUNDINGS,
 )  # fmt: skip
 _LDR_KL = replace(SOFTMAX, name="ldr_kl", open_sizes=_open_sizes_at)
 _SUM_EXPONENTIAL = Family(
@@ -342,7 +347,7 @@ class SumExponential(LossWithoutParameters):
     Examples
     --------
     >>> from topline import SumExponential
-    >>> SumExponential().form(m=3).steepest is None
+    >>> SumExponential().form(m=3).curved is None
     True
     """
 

@@ -379,6 +379,11 @@ class Auto(Method):
     priors: Mapping[str, Prior] = field(default_factory=lambda: {"dual_ascent": Prior(math.inf)})
     asked: bool = True
 
+    @property
+    def leaves_duals(self) -> bool:
+        """Whether the caller requested A."""
+        return self.asked
+
     def follows(self, state: SolverState) -> bool:
         """Return whether D belongs to the blocks' A: always, except while gradients move W."""
         return self._method_named(self._recalled(state).method).follows_duals

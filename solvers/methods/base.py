@@ -6,6 +6,7 @@ The two are separate so that a run can end at an iterate that is good enough wit
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -43,6 +44,7 @@ class Measurement(HasObjective):
     before : the measured state, with the values learned on the way.
     stats : the blocks' answer, of the kind that the method requests.
     passes : passes over the examples that this took.
+    proof : gives P and D with a bound of their rounding, or None, where the answer knows it.
     passes_left, tol, seconds, took : remaining passes of the run, the relative gap that ends it, the seconds
         of solving at the measurement, and those that it took; all added by the loop.
     apart : number of workers in other processes, 0 for none; also added by the loop.
@@ -54,6 +56,7 @@ class Measurement(HasObjective):
     passes: int
     W: Float64Array | None = None
     dual_point: DualPoint | None = None
+    proof: Callable[[], FinalValues | None] | None = None
     passes_left: float = math.inf
     tol: float = 0.0
     seconds: float = 0.0
@@ -119,6 +122,11 @@ class Method(Protocol):
     follows_duals: ClassVar[bool] = True
     #: Whether advancing takes passes of its own: the loop omits it without budget or time.
     advances_by_passes: ClassVar[bool] = False
+
+    @property
+    def leaves_duals(self) -> bool:
+        """Whether an end sets the A that blocks keep to the dual point: not if nobody asked for A."""
+        return True
 
     def needs_float64(self, problem: Problem, /) -> bool:  # noqa: ARG002 - most methods do not
         """Return whether products are in float64 from the start."""

@@ -18,7 +18,7 @@ from topline.solvers.core.dual_points import FoundAt, best_share
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import HasObjective, Objective, Point, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.operations import Certify, Evaluate, OperationRunner, Rebuild
+from topline.solvers.operations import Certified, Certify, Evaluate, OperationRunner, Rebuild, VertexSums
 from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of its terms is an error, not rounding.
@@ -141,10 +141,11 @@ def _at_best(
     """
     point, n, form = state.best.dual_point, problem.n, problem.form
     found = point if isinstance(point, FoundAt) else None
-    wide, steepest = not form.smooth, form.steepest if form.smooth else 0.0
+    wide = not form.smooth
     small = n * problem.d * problem.m < _LARGE or state.exact or not form.convex
-    # Nothing bounds the rounding of the class weights of joint features.
-    if small or problem.joint or steepest is None or problem.smoothing > 0 or not problem.mean_risk:
+    if small or not (wide or _bounds_rounding(problem)):
+        return None
+    if problem.joint or problem.smoothing > 0 or not problem.mean_risk:
         return None
     W = state.W if state.best.W is None else state.best.W
     if found is None:
@@ -160,31 +161,71 @@ def _at_best(
     stats = executor.run(Certify(V, share, state.pending_step, exact=wide))
     if stats.rows != n:
         raise StateLostError(f"the certificate covers {stats.rows} of {n} rows; run it again")
-    W_dual, mean = problem.scale * np.asarray(stats.product, dtype=np.float64), stats.conjugate / n
+    values = _bounded(problem, V, stats)
+    if values is None or (state.primal_at_zero is not None and state.primal_at_zero < values.primal):
+        return None
+    # In float64 P at W(A) may be smaller.
+    objective = values.objective
+    small_share = not wide and objective.rounding <= _SMALL_SHARE * objective.gap
+    if not (objective.reaches(tol) or small_share):
+        return None
+    return replace(values, found_at=None if found is None else replace(found, W=V))
+
+
+def of_answer(problem: Problem, state: SolverState, stats: VertexSums) -> FinalValues | None:
+    """Return the values at W and minus the gradients there by a round's products; None without a bound.
+
+    Gradients by vectors are, up to a factor, those of scores that are off by some more roundings.
+    """
+    form = problem.form
+    roundings = form.score_roundings if _bounds_rounding(problem) else None
+    if roundings is None or problem.smoothing > 0 or stats.rows != problem.n:
+        return None
+    exact = stats.terms == 0
+    V = state.W if exact else state.W.astype(np.float32).astype(np.float64)
+    values = _bounded(problem, V, stats.certified(), 0.0 if exact else roundings * _UNIT)
+    if values is None or (state.primal_at_zero is not None and state.primal_at_zero < values.primal):
+        return None
+    return replace(values, found_at=FoundAt(V))
+
+
+def _bounds_rounding(problem: Problem) -> bool:
+    """Return whether the rounding of float32 products has a bound: not that of weights of joint features."""
+    return problem.form.curved is not None and problem.form.convex and not problem.joint and problem.mean_risk
+
+
+def _bounded(problem: Problem, V: Float64Array, sums: Certified, by_row: float = 0.0) -> FinalValues | None:
+    """Return P at V and D by these sums, with the bound of `_at_best`; None where they are not finite.
+
+    All scores are off by `by_row` besides.
+    """
+    n, wide = problem.n, not problem.form.smooth
+    W_dual, mean = problem.scale * np.asarray(sums.product, dtype=np.float64), sums.conjugate / n
     apart = math.sqrt(squared_norm(W_dual - V))
-    # By how much a score of a row of length 1 is off.
-    off = _SLACK * _gamma(stats.terms) * math.sqrt(float(np.einsum("ij,ij->j", V, V).max())) + _UNDERFLOW
-    of_scores = _SLACK * off * (stats.slack + 0.5 * steepest * off * stats.row_sq) / n
-    of_sum = _SLACK * _gamma(stats.summed) * problem.scale * math.sqrt(stats.row_sq * stats.alpha_sq)
-    rounding = 0.0 if wide else of_scores + problem.lam * of_sum * (apart + 0.5 * of_sum)
-    primal = problem.primal(V, stats.loss / n)
-    dual = mean + 0.5 * problem.lam * (squared_norm(V) - apart**2) - stats.cross / n
+    rounding = 0.0
+    if not wide:
+        # By how much a score of a row of length 1 is off.
+        off = _gamma(sums.terms) * math.sqrt(float(np.einsum("ij,ij->j", V, V).max())) + _UNDERFLOW
+        off *= _SLACK
+        curved = problem.form.curved or 0.0
+        squares = (off * math.sqrt(sums.row_sq) + by_row * math.sqrt(sums.weight)) ** 2
+        of_scores = _SLACK * (off * sums.slack + 0.5 * curved * squares) / n
+        of_sum = _SLACK * _gamma(sums.summed + 2 * problem.m * (by_row > 0.0))
+        of_sum *= problem.scale * math.sqrt(sums.row_sq * sums.alpha_sq)
+        rounding = of_scores + problem.lam * of_sum * (apart + 0.5 * of_sum)
+    primal = problem.primal(V, sums.loss / n)
+    dual = mean + 0.5 * problem.lam * (squared_norm(V) - apart**2) - sums.cross / n
     if not math.isfinite(primal - dual + rounding):
         return None
     size = abs(primal) + abs(mean) + rounding / _ROUNDING
     objective = replace(Objective.checked(primal, dual, size, _ROUNDING), rounding=rounding)
-    # In float64 P at W(A) may be smaller.
-    conclusive = objective.reaches(tol) or (not wide and rounding <= _SMALL_SHARE * objective.gap)
-    if not conclusive or (state.primal_at_zero is not None and state.primal_at_zero < primal):
-        return None
     return FinalValues(
         W=V,
         conjugate_mean=mean,
         objective=objective,
         smoothed_gap=objective.gap,
         W_dual=W_dual,
-        mean_sq_dual=stats.alpha_sq / n,
-        found_at=None if found is None else replace(found, W=V),
+        mean_sq_dual=sums.alpha_sq / n,
     )
 
 

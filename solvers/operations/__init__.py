@@ -31,6 +31,7 @@ from topline.solvers.operations.columns import DirectionSums, FindDirections
 from topline.solvers.operations.moments import Moments, SumMoments
 from topline.solvers.operations.point import (
     Ascend,
+    Certified,
     Certify,
     DualSums,
     Evaluate,

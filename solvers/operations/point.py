@@ -19,7 +19,7 @@ from topline.solvers.core.answers import FLOAT64, Answer, Clock, LossAnswer, Scr
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.problem import AverageTopK, LargestLosses
-from topline.solvers.core.rows import Rows, is_sparse, squared_norms
+from topline.solvers.core.rows import Rows, is_sparse, most_terms, squared_norms
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
@@ -269,12 +269,14 @@ class Certified(DualSums):
     ----------
     cross : sum <alpha_i, W^T x_i>.
     row_sq, slack : sum |x_i|^2, and for a smooth loss sum |x_i| |alpha_i - u_i|_1 with u_i = -grad Phi at W.
+    weight : sum of the rows' weights, where gradients by vectors round scores further; else 0.
     terms, summed : most terms of a float32 sum in a score and in `product`, 0 for float64.
     """
 
     cross: float = 0.0
     row_sq: float = 0.0
     slack: float = 0.0
+    weight: float = 0.0
     terms: int = merged_by(max, 0)
     summed: int = merged_by(max, 0)
 
@@ -345,7 +347,7 @@ class Certify(TileOperation[Certified]):
 def _scores(X: Rows, W: FloatArray, crew: Crew) -> tuple[FloatArray, int]:
     """Return X W (b, m) and the most terms of a sum in W's precision; float64 adds chunks of float32 sums."""
     if is_sparse(X):
-        return np.asarray(X @ W, dtype=np.float64), int(np.diff(X.indptr).max(initial=0))
+        return np.asarray(X @ W, dtype=np.float64), most_terms(X)
     d = X.shape[1]
     if W.dtype == FLOAT64:
         return crew.product(X, W), d

@@ -10,15 +10,23 @@ import numpy as np
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.second_order import add_weighted_grams
 from topline.solvers.blocks.vertices import DenseVertices, open_sizes, vertices_of
-from topline.solvers.core.answers import FLOAT64, Clock, Scratch, Tile, TileSums, VectorSums
+from topline.solvers.core.answers import (
+    FLOAT64,
+    Clock,
+    Scratch,
+    Tile,
+    TileSums,
+    VectorSums,
+    merged_by,
+)
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import AverageTopK, Problem, SelectedRows
-from topline.solvers.core.rows import as_rows
+from topline.solvers.core.rows import as_rows, most_terms, sum_of_squared_norms
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner, TileOperation
-from topline.solvers.operations.point import find_largest, risk_of
+from topline.solvers.operations.point import Certified, find_largest, risk_of
 from topline.solvers.typing import Float64Array, FloatArray
 
 
@@ -33,12 +41,25 @@ class VertexSums(VectorSums):
         sum p_ij (1 - p_ij), in general |u_ij| - u_ij^2.  None otherwise.
     openness_sq : estimate of the sum over rows of the squared sum over classes of their o_ij.
     moments : (m, d, d) the sums requested by `least_openness`; None otherwise.
+    row_sq, weight, terms, summed : with an envelope and products in float32, as in `Certified`; else 0.
     """
 
     alpha_sq: float = 0.0
     openness: Float64Array | None = None
     openness_sq: float = 0.0
     moments: Float64Array | None = None
+    row_sq: float = 0.0
+    weight: float = 0.0
+    terms: int = merged_by(max, 0)
+    summed: int = merged_by(max, 0)
+
+    def certified(self) -> Certified:
+        """Return the terms of P and D at the gradients, for which Fenchel and Young's inequality is tight."""
+        return Certified(
+            rows=self.rows, loss=self.loss, active=self.active, product=np.asarray(self.product, np.float64),
+            conjugate=self.conjugate_u, alpha_sq=self.u_sq, cross=self.conjugate_u - self.loss,
+            row_sq=self.row_sq, weight=self.weight, terms=self.terms, summed=self.summed,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +97,14 @@ class FindVertices(TileOperation[VertexSums]):
         looks = self.envelope and isinstance(vertices, DenseVertices)
         sums = np.zeros(ranking.N_SUMS)
         product, rows, alpha_u, alpha_sq = np.zeros((problem.m, problem.d)), 0, 0.0, 0.0
+        rounds, row_sq, weight, terms = self.envelope and dtype != FLOAT64, 0.0, 0.0, 0
         taken = yield clock, dtype, np.ascontiguousarray(self.W, dtype=dtype)
         while taken is not None:
             tile, scores = taken
+            if rounds:
+                row_sq += sum_of_squared_norms(tile.X, tile.weights)
+                weight += float(tile.weights.sum())
+                terms = max(terms, most_terms(tile.X))
             if duals is not None:
                 A = duals.rows_after(tile.number, tile.rows, self.pending_step)
                 alpha_sq += duals.squares(A, tile.rows)
@@ -96,7 +122,8 @@ class FindVertices(TileOperation[VertexSums]):
         return VertexSums(
             rows=rows, product=np.ascontiguousarray(product.T), alpha_u=alpha_u, alpha_sq=alpha_sq,
             openness=opens.sizes if looks else None, openness_sq=opens.squares,
-            moments=opens.moments if looks else None, **_of_vertices(sums), **clock.seconds(),
+            moments=opens.moments if looks else None, row_sq=row_sq, weight=weight, terms=terms,
+            summed=block.tiles.rows if rounds else 0, **_of_vertices(sums), **clock.seconds(),
         )  # fmt: skip
 
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> VertexSums:

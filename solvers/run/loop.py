@@ -57,8 +57,8 @@ _ENDS_AT_POINT = frozenset({Status.SOLVED, Status.NO_PROGRESS, Status.NONFINITE}
 class Run:
     """How a run ended: its last state, the value of that state, and the kept records.
 
-    `certified` is whether the final values were measured again.  `measured` is the measurement
-    that a further run can start from; None where a step has been taken since.
+    `certified` is whether the final values are in float64 or hold with a bound of their rounding.
+    `measured` is the measurement that a further run can start from; None where a step has been taken since.
     """
 
     state: SolverState
@@ -304,7 +304,9 @@ class _Loop:
         if self.known is not None and not certified:
             final = as_measured(self.state, self._bounds(self.known))
         else:
-            final = self.method.final(self.problem, self.executor, self.state, self.criteria.tol)
+            final = self._proven() or self.method.final(
+                self.problem, self.executor, self.state, self.criteria.tol
+            )
         if status is not Status.INTERRUPTED:
             if not final.objective.finite:
                 status = Status.NONFINITE
@@ -317,6 +319,14 @@ class _Loop:
                 status = budget
         state = replace(self.state, seconds=self._seconds())
         return Run(state, status, final, self.history.records(), certified, self.known)
+
+    def _proven(self) -> FinalValues | None:
+        """Return the values that the last measurement proves, if they are enough and nobody asked for A."""
+        proof = None if self.known is None else self.known.proof
+        if proof is None or (self.executor.keeps_duals and self.method.leaves_duals):
+            return None
+        values = proof()
+        return values if values is not None and values.objective.reaches(self.criteria.tol) else None
 
     def _refute(self, final: FinalValues) -> None:
         """Tighten the target after rounding made the rounds look too good, and continue in float64."""
