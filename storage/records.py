@@ -42,6 +42,15 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@dataclass(frozen=True)
+class PlainRecord:
+    """A dataclass whose fields are its JSON object."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
 def json_object(value: Any) -> dict[str, Any]:
     """Return a dataclass, nested ones included, as a JSON object that `from_fields` reads."""
     return {key: plain(item) for key, item in dataclasses.asdict(value).items()}

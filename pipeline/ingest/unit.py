@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
@@ -32,7 +32,7 @@ from topline.pipeline.options import ImageLimits
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetWriter, list_datasets
 from topline.storage.errors import IntegrityError, NotFoundError
-from topline.storage.records import digest_json
+from topline.storage.records import PlainRecord, digest_json
 from topline.storage.stores import Store, open_store
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _in_units_of(base: Dataset, items: Sequence[ImageItem]) -> tuple[list[list[I
 
 
 @dataclass(frozen=True)
-class Changes:
+class Changes(PlainRecord):
     """Images of a listing by path, against the version before; `described` had contents without features."""
 
     seen: int
@@ -182,10 +182,6 @@ class Changes:
     gone: int
     described: int
     rejected: int
-
-    def to_dict(self) -> dict[str, int]:
-        """Return plain values for JSON."""
-        return asdict(self)
 
     @property
     def any(self) -> bool:

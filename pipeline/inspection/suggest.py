@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
 from topline.solvers.core.rows import stacked
 from topline.solvers.inspection import unit_rows
-from topline.storage.records import now
+from topline.storage.records import PlainRecord, now
 
 #: The least certain rows that are clustered, as a multiple of the wanted number.
 POOL = 10
@@ -45,7 +45,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class Suggestions:
+class Suggestions(PlainRecord):
     """What to label next of `rows` new rows; `known` are in the model's dataset, `unread` are unreadable."""
 
     model: str
@@ -55,10 +55,6 @@ class Suggestions:
     suggested: tuple[Suggestion, ...]
     output: str | None
     page: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from topline.solvers.inspection import (
 from topline.solvers.losses import loss_from_dict
 from topline.solvers.typing import Float64Array
 from topline.storage.datasets import Dataset
-from topline.storage.records import now
+from topline.storage.records import PlainRecord, now
 from topline.storage.schema import SPLITS
 
 _TABLE_ROWS = 1 << 16
@@ -182,7 +182,7 @@ CARRIERS = 5
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(PlainRecord):
     """The findings; `right`, `wrong` and `open` count training rows, `others` rows of other splits.
 
     `disputed` counts rows with a better class than their label, in the ranking with a `second_opinion` if
@@ -216,10 +216,6 @@ class Inspection:
     classes: tuple[ClassGain, ...]
     output: str | None
     page: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
 
 
 def inspect_model(model_url: str, config: InspectConfig, progress: Progress | None = None) -> Inspection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from topline.pipeline.rows import StoredModel
 from topline.solvers.calibration import GuessRule, Interval, ProbabilityMap, SetRule, share_interval
 from topline.solvers.counts import how_many
 from topline.storage.models import ModelRecord
+from topline.storage.records import PlainRecord
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class Scored:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted:
+class Predicted(PlainRecord):
     """Predictions of a `model` for new rows: their probabilities in words, sets, accuracy and files."""
 
     model: str
@@ -118,10 +119,6 @@ class Predicted:
     scored: Scored | None = None
     output: str | None = None
     page: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object that `topline predict --json` prints."""
-        return asdict(self)
 
 
 def summary(

@@ -35,6 +35,7 @@ from scipy import sparse
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.rows import TrainingRows
+from topline.storage.records import PlainRecord
 
 MOST_ROWS = 1000
 #: With fewer rows on a side an area says nothing.
@@ -105,7 +106,7 @@ Tiles = Callable[[], Iterable[Any]]
 
 
 @dataclass(frozen=True)
-class Drift:
+class Drift(PlainRecord):
     """What changed between the rows that two models were trained on, or any two sets of rows.
 
     `features` is the mean PSI, `shifted` the share above 0.25 and `worst` the places of the largest, all None
@@ -120,10 +121,6 @@ class Drift:
     rows_before: int
     rows_now: int
     domain: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
 
 
 def bins_for(before: int, now: int) -> int:

@@ -6,7 +6,7 @@ The page is one HTML file with a table and plots, without network, script or ser
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from typing import Any, Self
 
@@ -134,22 +134,6 @@ class SweepResult:
     def accuracy(self) -> str:
         """The metric, for people."""
         return row_metric(self.metric).column
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> SweepResult:
-        """Read the result of `to_dict` from a sweep's record, which may hold more."""
-        values = {"metric": f"top-{values['topk']}", "skipped": (), **values}
-        known = {field.name: values[field.name] for field in fields(cls)}
-        known["cells"] = tuple(SweepCell(**_with_kernel(cell)) for cell in values["cells"])
-        known["skipped"] = tuple(SkippedCell(**_with_kernel(cell)) for cell in values["skipped"])
-        known |= {name: SweepCell(**_with_kernel(values[name])) for name in ("best", "simplest")}
-        trained = values["trained"]
-        return cls(**{**known, "trained": None if trained is None else TrainResult.from_dict(trained)})
-
-
-def _with_kernel(cell: Mapping[str, Any]) -> dict[str, Any]:
-    kernel = cell.get("kernel")
-    return {**cell, "kernel": None if kernel is None else KernelChoice(**kernel)}
 
 
 def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) -> SweepResult:

@@ -34,6 +34,7 @@ from topline.solvers.core.held_out import count_hits
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.run import solve
 from topline.storage.datasets import Dataset
+from topline.storage.records import from_fields
 
 #: Rows that no search sees.
 UNSEEN = 20_000
@@ -97,7 +98,7 @@ def choices(dataset: Dataset, options: argparse.Namespace, seed: int) -> dict[st
             "--rows", str(options.rows), "--seed", str(seed), "--rule", options.rule, "--workers", "0",
         ]
     )  # fmt: skip
-    swept = SweepResult.from_dict(cost.answer)
+    swept = from_fields(SweepResult, cost.answer, "the answer")
     found = {SWEEP: (Cell(swept.best.variant, swept.best.C), swept.passes, cost.cpu)}
     for name, tol in ((COARSE, config.tol), (EXACT, FINE)):
         began = time.process_time()

@@ -25,6 +25,7 @@ from tests.pipeline.small_data import write_dataset
 from topline.pipeline.sweep import SweepResult
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, find_by_key
+from topline.storage.records import from_fields
 from topline.storage.stores import open_store
 
 
@@ -48,7 +49,7 @@ def swept(dataset: Dataset, options: argparse.Namespace, *words: str) -> tuple[S
             "--rule", options.rule, *words,
         ]
     )  # fmt: skip
-    return SweepResult.from_dict(cost.answer), cost
+    return from_fields(SweepResult, cost.answer, "the answer"), cost
 
 
 def place(dataset: Dataset, options: argparse.Namespace) -> list[str]:

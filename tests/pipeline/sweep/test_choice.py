@@ -46,6 +46,7 @@ from topline.solvers.kernels import KernelFeatures
 from topline.solvers.run import search as searching
 from topline.storage.datasets import Dataset
 from topline.storage.models import load_model
+from topline.storage.records import from_fields
 from topline.storage.stores import open_store
 
 
@@ -335,7 +336,7 @@ def test_every_cell_is_what_scikit_learn_gives_on_every_fold(
     assert [cell.mean * len(y) for cell in result.cells] == pytest.approx(expected, abs=1.01)
     assert len(set(expected)) > 2
     assert max(cell.relative_gap for cell in result.cells) <= 1e-6
-    assert SweepResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+    assert from_fields(SweepResult, json.loads(json.dumps(result.to_dict())), "--json") == result
     forget_folds()
 
 

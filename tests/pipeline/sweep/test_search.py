@@ -36,6 +36,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.errors import DualsReplacedError
 from topline.storage.errors import ConflictError, MismatchError
 from topline.storage.models import load_model
+from topline.storage.records import from_fields
 from topline.storage.runs import add_answer, read_answers, read_sweep
 
 HERE = ClusterConfig(workers=0)
@@ -116,7 +117,7 @@ def test_the_race_spends_fewer_passes_and_chooses_the_same_or_a_neighbour(
     assert all(f">{cell.C:g}<" in page for cell in raced.cells)
     stored = read_sweep(open_store(store), raced.sweep)
     assert stored.outcome is not None
-    assert SweepResult.from_dict(stored.outcome) == raced
+    assert from_fields(SweepResult, stored.outcome, "the outcome") == raced
 
 
 def test_a_stopped_sweep_goes_on_and_asks_nothing_twice(
@@ -253,7 +254,7 @@ def test_cells_are_compared_by_means_over_classes(
         assert cell.mean == pytest.approx(expected, abs=0.02)
         assert cell.low <= cell.mean <= cell.high
     assert result.accuracy == metric.replace("-", " ", 1)
-    assert SweepResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+    assert from_fields(SweepResult, json.loads(json.dumps(result.to_dict())), "--json") == result
     assert result.accuracy in Path(result.page).read_text(encoding="utf-8")
     forget_folds()
 
