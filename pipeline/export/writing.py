@@ -19,7 +19,6 @@ from topline.pipeline.options import ExportOptions
 from topline.pipeline.rows import StoredModel, TrainingRows, Transforms
 from topline.pipeline.rows.transforms import Nystroem
 from topline.pipeline.training import spec_of_model
-from topline.solvers.core.rows import as_rows
 from topline.solvers.kernels import KernelExpansion, RBFKernel
 from topline.solvers.run import compress
 from topline.storage.errors import FULL_DISK, IntegrityError
@@ -66,7 +65,7 @@ def compressed(stored: StoredModel, most_loss: float) -> tuple[StoredModel, Comp
     labels = rows.labels()
     weights = rows.weights(record.class_weights)
     problem = spec_of_model(record).problem(*rows.shape, record.m)
-    X = as_rows(rows[0 : len(rows)], np.dtype(np.float32))
+    X = rows.whole()
     few = compress(stored.expansion, X, labels, problem, most_loss, weights)
     step, W = _landmarks(few.expansion)
     name = f"nystroem:{len(step.landmarks)}:{float(step.gamma[0])!r}"

@@ -79,14 +79,8 @@ def _area(X: NDArray[np.float64], sign: NDArray[np.float64], fitted: NDArray[np.
 def _sampled_rows(rows: TrainingRows, chosen: NDArray[np.int64]) -> NDArray[Any]:
     """Return rows at some places, evenly spread over these, without transforms."""
     step = max(1, -(-len(chosen) // MOST_ROWS))
-    wanted, found = chosen[::step], []
-    for batch in range(rows.batches):
-        start, stop = rows.batch_span(batch)
-        own = wanted[(start <= wanted) & (wanted < stop)] - start
-        if len(own):
-            part: Any = rows.raw_batch(batch)[own]
-            found.append(np.asarray(part.toarray() if hasattr(part, "toarray") else part))
-    return np.concatenate(found) if found else np.zeros((0, rows.dataset.info.d))
+    found: Any = TrainingRows(rows.dataset, rows.split, only=chosen[::step]).whole()
+    return np.asarray(found.toarray() if hasattr(found, "toarray") else found)
 
 
 BINS = 10

@@ -13,7 +13,6 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.evaluation import Evaluation, SizePoint, ranks_against_ties, topk_shares
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
-from topline.solvers.core.rows import as_rows, stacked
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import Loss, loss_from_dict
 from topline.solvers.run import solve
@@ -129,14 +128,8 @@ def _nested_order(labels: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _picked(rows: TrainingRows, wanted: NDArray[np.int64]) -> Any:
-    """Return the rows with these ascending numbers as float32, reading only their batches."""
-    parts = []
-    for batch in range(rows.batches):
-        start, stop = rows.batch_span(batch)
-        first, last = np.searchsorted(wanted, (start, stop))
-        if first < last:
-            parts.append(rows.read_batch(batch)[wanted[first:last] - start])
-    return as_rows(stacked(parts), np.dtype(np.float32))
+    """Return the rows with these ascending numbers as float32."""
+    return TrainingRows(rows.dataset, rows.split, rows.transforms, wanted).whole()
 
 
 def size_words(points: Sequence[SizePoint], unit: str = "images") -> str:

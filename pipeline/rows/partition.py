@@ -268,6 +268,11 @@ class TrainingRows:
                 yield start, stop, self.read_batch(batch)
                 advance(progress, stop - start)
 
+    def whole(self) -> Rows:
+        """Return all rows as float32, stacked; batches without any of them are not read."""
+        parts = [rows for _, _, rows in self.tiles()]
+        return stacked(parts) if parts else self.transformed(empty_rows(self.dataset))
+
     def __getitem__(self, rows: slice) -> Rows:
         start, stop, step = rows.indices(len(self))
         if step != 1:

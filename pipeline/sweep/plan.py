@@ -21,7 +21,6 @@ import numpy as np
 import psutil
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.cluster import (
     MemoryPlan,
@@ -200,9 +199,7 @@ def _all_rows(source: FoldSource) -> tuple[Any, TrainingRows]:
     dataset = Dataset.open(open_store(source.store), source.dataset)
     wanted = stratified_sample(TrainingRows(dataset, "train").labels(), source.rows, source.seed)
     rows = TrainingRows(dataset, "train", only=wanted)
-    parts = [tile for _, _, tile in rows.tiles()]
-    X = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else csr_matrix(vstack(parts, format="csr"))
-    return X, rows
+    return rows.whole(), rows
 
 
 def forget_folds() -> None:

@@ -28,7 +28,6 @@ from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
 from topline.solvers.blocks.block import inside
-from topline.solvers.core.rows import as_rows
 from topline.solvers.core.state import SolveResult, Status
 from topline.solvers.crew import one_blas_thread
 from topline.solvers.executors import Executor
@@ -188,7 +187,7 @@ def _features(task: KernelTask) -> Any:
     with _features_lock:
         if _features_held is None or _features_held[0] != task.draft.folder:
             _features_held = None
-            X = as_rows(task.rows[0 : len(task.rows)], np.dtype(np.float32))
+            X = task.rows.whole()
             _features_held = (task.draft.folder, X)
         return _features_held[1]
 

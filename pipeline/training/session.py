@@ -25,7 +25,6 @@ import numpy as np
 from dask.system import CPU_COUNT
 from distributed import Client
 from numpy.typing import NDArray
-from scipy.sparse import vstack
 
 from topline.pipeline.certification import Certificate, certify
 from topline.pipeline.cluster import (
@@ -600,8 +599,7 @@ class HeldOutRows:
     @cached_property
     def features(self) -> Any:
         """The rows (r, d), dense or CSR."""
-        parts = [X.copy() for _, _, X in self.rows.tiles()]
-        return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else vstack(parts, format="csr")
+        return self.rows.whole()
 
     def accuracy(self, W: NDArray[np.float64]) -> float:
         """Return the share of rows whose class has the highest score under W (d, m)."""
