@@ -24,16 +24,24 @@ from topline.pipeline.certification import (
     recompute,
 )
 from topline.pipeline.certification import sums as certificate_sums
-from topline.pipeline.certification.formulas import RankedLoss, certified_loss, envelope, penalties
+from topline.pipeline.certification.formulas import (
+    CertifiedLoss,
+    RankedLoss,
+    certified_loss,
+    envelope,
+    penalties,
+)
 from topline.pipeline.certification.sums import kernel_values
 from topline.pipeline.errors import InputError
 from topline.solvers.losses import LOSSES as SOLVER_LOSSES
-from topline.solvers.losses import Softmax, TopKHinge
+from topline.solvers.losses import MultilabelHinge, MultilabelSoftmax, OneVsAll, Softmax, TopKHinge
 from topline.solvers.names import LOSS_RULES
 from topline.storage.arrays import from_rows
-from topline.storage.datasets import Dataset
+from topline.storage.datasets import Dataset, LabelSetTable
 from topline.storage.models import ModelRecord, save_model
 from topline.storage.stores import open_store
+
+Array = NDArray[np.float64]
 
 CLASSES = 4
 RHO = [0.5, 0.3, 0.1]
@@ -77,11 +85,6 @@ def test_the_rules_of_losses_are_those_of_the_solvers(name: str) -> None:
             assert found.k == k
 
 
-def test_an_unknown_loss_is_refused() -> None:
-    with pytest.raises(InputError, match="'hinge_of_another_kind' is not known"):
-        certified_loss({"name": "hinge_of_another_kind"}, CLASSES)
-
-
 def vertices(loss: RankedLoss) -> np.ndarray[Any, Any]:
     """All x over the m - 1 others: rho in every order, and on the Usunier side any part of it."""
     found = {(0.0,) * (CLASSES - 1)}
@@ -96,19 +99,6 @@ def vertices(loss: RankedLoss) -> np.ndarray[Any, Any]:
 
 def as_alpha(x: np.ndarray[Any, Any], y: int) -> np.ndarray[Any, Any]:
     return np.insert(-x, y, x.sum())
-
-
-@pytest.mark.parametrize("record", LOSSES, ids=IDS)
-def test_the_loss_is_the_maximum_over_the_vertices(record: dict[str, Any]) -> None:
-    loss = RankedLoss.from_record(record, CLASSES)
-    rng = np.random.default_rng(1)
-    scores, y = rng.normal(size=(200, CLASSES)), rng.integers(0, CLASSES, size=200)
-    corners = vertices(loss)
-    for i in range(len(y)):
-        b = np.delete(loss.shifted(scores[i : i + 1], y[i : i + 1])[0], y[i])
-        assert loss.values(scores[i : i + 1], y[i : i + 1])[0] == pytest.approx(
-            (corners @ b).max(), abs=1e-12
-        )
 
 
 @pytest.mark.parametrize("record", LOSSES, ids=IDS)
@@ -166,19 +156,57 @@ SMOOTHED = [
 ]
 
 
+#: Rows of no label, some and all; the softmax has none without.
+SETS = [np.array(labels, dtype=int) for labels in ([], [2], [0, 3], [1, 2, 4], [0, 1, 2, 3, 4])]
+TABLE = LabelSetTable.checked(np.cumsum([0, *map(len, SETS)]), np.concatenate(SETS), problems.M)
+#: Losses of label sets by the sizes of their smoothing.
+OF_SETS = {
+    MultilabelHinge(): (0.0, 0.05, 0.5, 20.0),
+    MultilabelSoftmax(): (0.0,),
+    OneVsAll("hinge"): (0.0, 0.05, 0.5, 20.0),
+    OneVsAll("logistic"): (0.0,),
+}
+
+
+def codes_of(loss: Any, n: int) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+    """Codes of label sets in turn, and their labels."""
+    first = int(isinstance(loss, MultilabelSoftmax))
+    codes = first + np.arange(n) % (len(SETS) - first)
+    return codes, [SETS[code] for code in codes]
+
+
+def spread_scores(seed: int) -> Array:
+    """Scores of several sizes and with ties."""
+    scores = np.random.default_rng(seed).normal(size=(60, problems.M))
+    scores *= np.repeat([0.1, 1.0, 10.0], 20)[:, None]
+    scores[::3] = np.round(scores[::3])
+    return scores
+
+
 @pytest.mark.parametrize(("loss", "gamma", "kind"), SMOOTHED, ids=str)
 def test_values_rows_and_conjugates_are_those_of_the_reference(loss: Any, gamma: float, kind: str) -> None:
-    """Two implementations that share nothing, at scores of several sizes and with ties."""
-    rng = np.random.default_rng(4)
-    scores = rng.normal(size=(60, problems.M)) * np.repeat([0.1, 1.0, 10.0], 20)[:, None]
-    scores[::3] = np.round(scores[::3])
-    y = rng.integers(0, problems.M, size=60)
-    found = certified_loss(loss.to_dict(), problems.M)
+    y = np.random.default_rng(5).integers(0, problems.M, size=60)
+    assert_as_in_the_reference(certified_loss(loss.to_dict(), problems.M), loss, y, list(y), gamma, kind)
+
+
+@pytest.mark.parametrize(
+    ("loss", "gamma"), [(loss, gamma) for loss, sizes in OF_SETS.items() for gamma in sizes], ids=str
+)
+def test_label_sets_have_those_of_the_reference(loss: Any, gamma: float) -> None:
+    found = certified_loss(loss.to_dict(), problems.M, TABLE)
+    assert_as_in_the_reference(found, loss, *codes_of(loss, 60), gamma, "moreau")
+
+
+def assert_as_in_the_reference(
+    found: CertifiedLoss, loss: Any, y: Any, labels: list[Any], gamma: float, kind: str
+) -> None:
+    """Two implementations that share nothing: `y` is what the one knows rows by, `labels` the other."""
+    scores = spread_scores(4)
     own = 0.0 if kind == "others" else gamma
     rows = found.gradient(scores, y, gamma, own)
     values, conjugates = envelope(found, scores, y, gamma, own), found.conjugate(rows, y)
     outside, squares = found.violations(rows, y), penalties(rows, y, gamma, own)
-    for i, label in enumerate(y):
+    for i, label in enumerate(labels):
         if gamma:
             expected = reference.envelope(loss, scores[i], label, gamma, kind)
             np.testing.assert_allclose(
@@ -196,30 +224,31 @@ def test_values_rows_and_conjugates_are_those_of_the_reference(loss: Any, gamma:
     assert (outside <= 1e-12 * np.maximum(1.0, np.abs(rows).max(axis=1))).all()
 
 
-@pytest.mark.parametrize("loss", CERTIFIED, ids=problems.loss_name)
-def test_a_row_outside_is_told_by_how_much(loss: Any) -> None:
-    """Rows of the domain blown up, compared with the reference's own measure."""
+@pytest.mark.parametrize(
+    ("loss", "sets"), [*((loss, False) for loss in CERTIFIED), *((loss, True) for loss in OF_SETS)], ids=str
+)
+def test_a_row_outside_is_told_by_how_much(loss: Any, sets: bool) -> None:
+    """Rows of the domain blown up or moved, compared with the reference's own measure."""
     rng = np.random.default_rng(6)
-    found = certified_loss(loss.to_dict(), problems.M)
+    found = certified_loss(loss.to_dict(), problems.M, TABLE if sets else None)
     radius = loss.form(problems.M).rho.sum() if loss.form(problems.M).sparse_vertices else 1.0
     scores, y = rng.normal(size=(40, problems.M)), rng.integers(0, problems.M, size=40)
+    y, labels = codes_of(loss, 40) if sets else (y, list(y))
     # Only the other sign leaves a cone.
     least = 0.5 if loss.form(problems.M).family.bounded else -0.5
     rows = found.gradient(scores, y, 0.0, 0.0) * rng.uniform(least, 2.5, (40, 1))
+    # Some move in one class, and some from one to the next, which keeps their sum.
+    moved, j = np.arange(0, 40, 4), np.arange(10) % problems.M
+    rows[moved, j] += 0.02
+    rows[moved + 1, j] += 0.02
+    rows[moved + 1, (j + 1) % problems.M] -= 0.02
     amounts = found.violations(rows, y) * radius
     expected = np.array(
-        [reference.infeasibility(loss, row, label) for row, label in zip(rows, y, strict=True)]
+        [reference.infeasibility(loss, row, own) for row, own in zip(rows, labels, strict=True)]
     )
     np.testing.assert_array_equal(amounts > 1e-9, expected > 1e-9)
     assert (amounts > 1e-3).any()
     assert (amounts < 1e-9).any()
-
-
-def test_a_row_that_does_not_sum_to_zero_is_a_violation() -> None:
-    loss = RankedLoss.from_record({"name": "topk_hinge", "k": 2}, CLASSES)
-    alpha = as_alpha(np.array([0.2, 0.2, 0.1]), 1)
-    alpha[1] += 0.25
-    assert loss.violations(alpha[None], np.array([1]))[0] == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("name", ["weighted_topk_hinge", "weighted_usunier_hinge"])
@@ -232,12 +261,6 @@ def test_violations_are_shares_of_the_sum_of_the_rank_weights(name: str) -> None
     found = loss.violations(np.stack([unequal, large]), np.full(2, 1))
     # The largest entry is at most 0.5; on the top-k side it asks for 1.6 times the whole.
     assert found == pytest.approx([0.25 / 0.9, 0.6 if name == "weighted_topk_hinge" else 0.3 / 0.9])
-
-
-def test_linear_term_is_minus_margins_times_alpha() -> None:
-    loss = RankedLoss.from_record(LOSSES[1], CLASSES)
-    alpha = as_alpha(np.array([0.25, 0.5, 0.0]), 0)[None]
-    assert loss.conjugate(alpha, np.array([0]))[0] == pytest.approx(0.25 * 1 + 0.5 * 2)
 
 
 def test_an_unknown_loss_is_refused_by_name() -> None:
@@ -255,7 +278,6 @@ def test_a_loss_that_is_not_convex_is_refused_in_a_sentence() -> None:
 
 N, D, M, LAM = 40, 4, problems.M, 0.05
 WEIGHTS = (0.0, 2.0, 0.5, 1.0, 3.0)
-Array = NDArray[np.float64]
 
 
 class Rows:

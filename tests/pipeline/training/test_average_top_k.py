@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.conftest import Topline
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from tests.reference import risks as reference
-from topline import AverageTopK, Softmax, TopKHinge, UnsupportedCombinationError, open_store, solve
+from topline import AverageTopK, Softmax, UnsupportedCombinationError, open_store, solve
 from topline.pipeline.certification import certify
 from topline.pipeline.certification.sums import top_weights
 from topline.pipeline.cli.table import BAD_INPUT, SHORT_OF_TOLERANCE
@@ -80,18 +80,6 @@ def test_a_model_is_certified_from_its_cuts(folder: Path, options: dict[str, Any
     assert certificate.infeasibility == pytest.approx(0.0, abs=1e-12)
     # The bundle method keeps the best W that it met, and its dual point makes another; fw_away has one.
     assert certificate.w_difference < 1e-9 or options.get("method") != "fw_away"
-
-
-def test_the_certificate_is_of_the_risk_by_definition(folder: Path, model: Model) -> None:
-    rows = TrainingRows(Dataset.open(model.store, "latest"), "train")
-    X = np.array(rows[0 : len(rows)], dtype=np.float64)
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
-    X = np.hstack([X, np.ones((len(X), 1))])
-    certificate = certify(model.url, store=False)
-    args = X, rows.labels(), TopKHinge(2), model.record.lam, 0.0, K
-    assert certificate.primal == pytest.approx(reference.top_primal(*args, model.array("W")), rel=1e-6)
-    _, _, dual = reference.dual_of_cuts(*args, model.array("cut_points"), model.array("cut_shares"))
-    assert certificate.dual == pytest.approx(dual, rel=1e-6)  # features of unit length are float32
 
 
 @pytest.mark.parametrize("k", [1.0, 3.5, 6.0])
@@ -168,11 +156,6 @@ def test_a_run_from_an_earlier_model_begins_at_zero(folder: Path, model: Model) 
         folder, **softmax, average_top=None, method="lbfgs", start_from=load_model(top.model).record.id
     )
     assert load_model(mean.model).record.result["start"]["from"] == "weights"
-
-
-def test_the_method_is_chosen_unless_it_is_named() -> None:
-    assert TrainConfig(average_top=5).method == TrainConfig().method == "auto"
-    assert TrainConfig(average_top=5, method="fw").method == "fw"
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from scipy.sparse import csr_matrix
 from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 
 from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
-from topline import RBFKernel, Status, TopKHinge, UnsupportedCombinationError, open_store, solve
+from topline import RBFKernel, TopKHinge, UnsupportedCombinationError, open_store, solve
 from topline.pipeline.certification import certify
-from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.export.writing import export_model
@@ -185,22 +184,6 @@ def test_a_kernel_is_certified_where_the_last_rows_are_no_training_rows(tmp_path
     assert trained(tmp_path).certificate.certified
 
 
-def test_a_certificate_is_the_sums_written_out(tmp_path: Path) -> None:
-    dataset = small_dataset(tmp_path, n=300)
-    X, y = features(dataset), TrainingRows(dataset).labels().astype(int)
-    stored = StoredModel.open(trained(tmp_path).model)
-    A = stored.model.duals(0, len(y)).astype(np.float64)
-    scores = rbf_kernel(X.astype(np.float64), gamma=0.1) @ A
-    own = scores[np.arange(len(y)), y]
-    hinge = (1.0 - np.eye(5)[y] + scores - own[:, None]).max(axis=1)
-    norm = np.sum(A * scores)
-    certificate = certify(stored.model.url)
-    assert certificate.primal == pytest.approx((0.5 * norm + hinge.sum()) / len(y), rel=1e-9)
-    # Rows of A in float32 sum to zero only to that precision.
-    alpha = A[np.arange(len(y)), y]
-    assert certificate.dual == pytest.approx((alpha.sum() - 0.5 * norm) / len(y), rel=1e-7)
-
-
 def test_a_round_picks_fewer_rows_where_the_limit_of_memory_asks_for_that(tmp_path: Path) -> None:
     """Limits of 300 to 600 MiB: the more memory, the more rows; what holds the fewest is not refused."""
     small_dataset(tmp_path, n=2400)
@@ -250,19 +233,6 @@ def test_workers_give_what_one_process_gives(
     there = trained(tmp_path / "there", ClusterConfig(workers=2, dashboard=False), **options)
     assert there.primal == pytest.approx(here.primal, rel=1e-9)
     assert there.certificate.certified
-
-
-@pytest.mark.cluster
-def test_solve_with_a_kernel_takes_workers_too() -> None:
-    X, y = make_features(200, 6, 4)
-    best = solve(X, y, TopKHinge(2), 0.01, 0.5, tol=1e-6, kernel="rbf")
-    config = ClusterConfig(workers=2, dashboard=False)
-    with open_cluster(config, data_bytes=0) as client, DaskExecutor(client, blocks=3) as executor:
-        result = solve(X, y, TopKHinge(2), 0.01, 0.5, tol=1e-4, kernel="rbf", executor=executor)
-    assert result.status is Status.SOLVED
-    assert result.A.shape == (200, 4)
-    assert result.dual <= best.primal <= result.primal * (1 + 1e-6)
-    np.testing.assert_allclose(result.decision_function(X), best.decision_function(X), atol=0.05)
 
 
 @pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
