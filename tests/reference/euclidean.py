@@ -1,4 +1,4 @@
-"""Projections of one vector on the sets of the top-k family, with checked arguments.
+"""Projections of one vector on the sets of the top-k family.
 
 Every function minimises (1/2)|x - b|^2 + (bias/2) (sum x)^2 over its set; bias = 0 is the Euclidean
 projection.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import flat
 from topline.solvers.losses.base import NO_MARGINS
 from topline.solvers.losses.multilabel import bipartite_simplex
@@ -22,7 +21,7 @@ from topline.solvers.typing import Float64Array
 def project_topk_cone(b: ArrayLike, k: int, bias: float = 0.0) -> Float64Array:
     """Project on the top-k cone {0 <= x_j <= (sum x) / k} (Lapin's thesis, section 5.4.2).
 
-    b is (d,), 1 <= k <= d, bias >= 0.  Gives x (d,); raises InvalidProblemError or NonFiniteError.
+    b is (d,), 1 <= k <= d, bias >= 0.  Gives x (d,).
     """
     return _scaled(b, k, bias, np.inf)
 
@@ -30,17 +29,16 @@ def project_topk_cone(b: ArrayLike, k: int, bias: float = 0.0) -> Float64Array:
 def project_topk_simplex_alpha(b: ArrayLike, k: int, radius: float = 1.0, bias: float = 0.0) -> Float64Array:
     """Project on {0 <= x_j <= (sum x) / k, sum x <= radius} (Lapin's thesis, definition 5.2, section 5.4.3).
 
-    b is (d,), 1 <= k <= d, radius > 0, bias >= 0.  Gives x (d,); raises InvalidProblemError or
-    NonFiniteError.
+    b is (d,), 1 <= k <= d, radius > 0, bias >= 0.  Gives x (d,).
     """
-    return _scaled(b, k, bias, _positive(radius, "radius"))
+    return _scaled(b, k, bias, radius)
 
 
 def project_simplex(a: ArrayLike, total: float) -> Float64Array:
     """Project a (d,) on {x >= 0, sum x = total}, the knapsack without an upper bound that counts."""
-    values = _vector(a, "a")
+    values = np.array(a, dtype=np.float64)
     out = np.empty_like(values)
-    project_on_simplex(values - values.max(), _positive(total, "total"), out)
+    project_on_simplex(values - values.max(), total, out)
     return out
 
 
@@ -49,42 +47,19 @@ def project_bipartite_simplex(
 ) -> tuple[Float64Array, Float64Array]:
     """Project (b, d) on {x, z >= 0, sum x = sum z <= radius} (Lapin's thesis, eq. 6.24 and prop. 6.19).
 
-    Gives x like b and z like d; raises InvalidProblemError or NonFiniteError.
+    Gives x like b and z like d.
     """
-    left, right = _vector(b, "b"), _vector(d, "d")
+    left, right = np.array(b, dtype=np.float64), np.array(d, dtype=np.float64)
     x, z = np.empty_like(left), np.empty_like(right)
     tops = left.max(), right.max()
-    bipartite_simplex(left - tops[0], right - tops[1], sum(tops), _positive(radius, "radius"), x, z)
+    bipartite_simplex(left - tops[0], right - tops[1], sum(tops), radius, x, z)
     return x, z
 
 
 def _scaled(b: ArrayLike, k: int, bias: float, t_max: float) -> Float64Array:
     """Project on the scaled permutahedron of flat(k), whose scale is the sum of x."""
-    values = _vector(b, "b")
-    if not 1 <= k <= len(values):
-        raise InvalidProblemError(f"k is {k}; with {len(values)} coordinates it must lie in 1..{len(values)}")
+    values = np.array(b, dtype=np.float64)
     room = column_workspace(len(values))
     problem = ColumnProblem(values, -1, 1.0, 1.0, flat(k), NO_MARGINS, np.empty_like(values), *room, False)
-    scaled_permutahedron(problem, values, _bias(bias), t_max)
+    scaled_permutahedron(problem, values, bias, t_max)
     return -problem.out
-
-
-def _vector(b: ArrayLike, name: str) -> Float64Array:
-    values = np.ascontiguousarray(b, dtype=np.float64)
-    if values.ndim != 1 or values.size == 0:
-        raise InvalidProblemError(f"{name} has the shape {values.shape}; give a vector")
-    if not np.isfinite(values).all():
-        raise NonFiniteError(f"{name} holds NaN or infinity; give finite numbers")
-    return values
-
-
-def _positive(value: float, name: str) -> float:
-    if not (np.isfinite(value) and value > 0):
-        raise InvalidProblemError(f"{name} is {value:g}; give a finite number above 0")
-    return float(value)
-
-
-def _bias(value: float) -> float:
-    if not (np.isfinite(value) and value >= 0):
-        raise InvalidProblemError(f"bias is {value:g}; give a finite number that is not negative")
-    return float(value)

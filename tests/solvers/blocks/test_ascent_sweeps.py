@@ -15,7 +15,6 @@ from tests.solvers.problems import LOSSES, M, examples, loss_name
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
 from topline.solvers.blocks.ascent import passes, shared_tiles
 from topline.solvers.blocks.ascent.alike_rows import find_groups
-from topline.solvers.blocks.ascent.dual_changes import project_rows
 from topline.solvers.blocks.ascent.extrapolation import Extrapolation, PassRows
 from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.rounds import BlockAscent
@@ -78,22 +77,6 @@ def test_a_direction_kept_apart_is_a_sweep_over_shrunk_rows(as_sparse) -> None:
     np.testing.assert_allclose(work.duals.delta, expected, atol=1e-11)
     product = work.stats(feed).product
     np.testing.assert_allclose(product, X.T @ expected, atol=1e-10)
-
-
-@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(2), UsunierHinge(3), OneVsAll("hinge")])
-def test_projected_rows_are_the_nearest_of_the_domain(loss) -> None:
-    """No point that a column update can give lies on the far side: <z - p, v - p> <= 0 for all of them."""
-    form = loss.form(M)
-    rng = np.random.default_rng(0)
-    Z, y = rng.standard_normal((30, M)), rng.integers(M, size=30).astype(np.int32)
-    nearest = Z.copy()
-    project_rows(nearest, y, form)
-    for _ in range(50):
-        inside = column_updates(form, 5.0 * rng.standard_normal((30, M)), y, 1.0)
-        assert np.sum((Z - nearest) * (inside - nearest), axis=1).max() < 1e-12
-    again = nearest.copy()
-    project_rows(again, y, form)
-    np.testing.assert_allclose(again, nearest, atol=1e-12)
 
 
 @pytest.mark.parametrize("as_sparse", [False, True])

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from scipy.special import logsumexp, wrightomega
+from scipy.special import wrightomega
 
 from tests.reference.columns import solved_column
 from tests.reference.envelopes import entropy_losses, entropy_updates
 from tests.reference.qp import minimise_qp
-from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import Softmax, TopKEntropy
 from topline.solvers.projections.entropic import entropic_start, entropic_step, entropic_weight, lambert_exp
 from topline.solvers.projections.exponentials import exp_of_row, log_of_one_and
@@ -142,19 +141,6 @@ def test_the_kernel_comes_back_from_values_that_are_not_finite(value):
             assert not out[1:].max() > 0  # mass has one sign or is NaN
 
 
-def test_softmax_loss_and_gradient():
-    rng = np.random.default_rng(3)
-    for scale in (0.1, 3.0, 100.0, 1e6):
-        scores, y = scale * rng.standard_normal((10, 7)), rng.integers(7, size=10)
-        own = scores[np.arange(10), y]
-        expected = logsumexp(scores, axis=1) - own
-        np.testing.assert_allclose(entropy_losses(scores, y), expected, rtol=1e-12, atol=1e-13)
-        alpha = entropy_updates(scores, y, 0.0)
-        probabilities = np.exp(scores - logsumexp(scores, axis=1)[:, None])
-        others = np.arange(7)[None] != y[:, None]
-        np.testing.assert_allclose(-alpha[others], probabilities[others], rtol=1e-10, atol=1e-14)
-
-
 @pytest.mark.parametrize("k", [1, 2, 5])
 @pytest.mark.parametrize("gamma", [0.0, 0.5])
 def test_loss_has_alpha_as_its_gradient(k, gamma):
@@ -181,20 +167,6 @@ def test_entropic_weight_solves_its_equation(c):
     for u in (-600.0, -30.0, -1.0, 0.0, 3.0, 300.0):
         x = entropic_weight(u, c, np.log(c) if c else 0.0)
         assert c * x + np.log(x) == pytest.approx(u, rel=1e-13, abs=1e-13)
-
-
-@pytest.mark.parametrize(
-    ("q", "y", "k", "error", "words"),
-    [
-        (np.zeros((1, 4)), [0], 4, InvalidProblemError, "k is 4|of topk_entropy is 4"),
-        (np.zeros((1, 4)), [0], 0, InvalidProblemError, "k of topk_entropy is 0"),
-        (np.zeros((1, 4)), [4], 1, InvalidProblemError, "labels lie in 4"),
-        (np.full((1, 4), np.nan), [0], 1, NonFiniteError, "scores hold NaN"),
-    ],
-)
-def test_refuses(q, y, k, error, words):
-    with pytest.raises(error, match=words):
-        entropy_updates(q, np.array(y), 1.0, k)
 
 
 @pytest.mark.parametrize("m", [1, 2, 7, 1000])

@@ -18,7 +18,6 @@ from tests.reference.euclidean import (
 )
 from tests.reference.qp import minimise_qp
 from topline import MaxHinge, StructuredHinge
-from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import LabelSets, OneVsAll
 from topline.solvers.losses.one_vs_all import binary_entropy, logistic_weight
 from topline.solvers.projections.columns import largest_values, sort_decreasing, violations
@@ -101,16 +100,6 @@ def test_cone_satisfies_its_optimality_conditions_at_every_scale():
         assert np.sort(g)[::-1][:k].mean() <= 1e-13 * size
 
 
-def test_topk_cone_of_one_coordinate_block_is_known():
-    """k = d: the cone is the ray of equal coordinates, the projection the positive part of the mean."""
-    np.testing.assert_allclose(project_topk_cone([3.0, -1.0, 1.0], 3), [1.0, 1.0, 1.0], rtol=1e-15)
-    np.testing.assert_array_equal(project_topk_cone([-3.0, -1.0, 1.0], 3), np.zeros(3))
-
-
-def test_the_interior_of_the_probability_simplex_stays():
-    np.testing.assert_allclose(project_topk_simplex_alpha([0.2, 0.3, 0.1], 1), [0.2, 0.3, 0.1], rtol=1e-15)
-
-
 def simplex_twin(a, radius):
     t = bisect(lambda s: np.maximum(a - s, 0.0).sum() - radius, a.max() - radius, a.max())
     return np.maximum(a - t, 0.0)
@@ -182,23 +171,6 @@ def test_bipartite_at_every_scale():
         left, right = b - x, d - z
         gap = radius * max(0.0, left.max() + right.max()) - left @ x - right @ z
         assert gap <= 1e-14 * radius * (max(np.abs(b).max(), np.abs(d).max()) + radius)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        (lambda: project_topk_cone([1.0, 2.0], 3), InvalidProblemError, "k is 3"),
-        (lambda: project_topk_cone([1.0, 2.0], 0), InvalidProblemError, "k is 0"),
-        (lambda: project_topk_cone([1.0], 1, bias=-1.0), InvalidProblemError, "bias is -1"),
-        (lambda: project_topk_cone([np.nan], 1), NonFiniteError, "b holds"),
-        (lambda: project_topk_simplex_alpha([[1.0]], 1), InvalidProblemError, "give a vector"),
-        (lambda: project_topk_simplex_alpha([1.0], 1, radius=0.0), InvalidProblemError, "radius is 0"),
-        (lambda: project_bipartite_simplex([1.0], [np.inf]), NonFiniteError, "d holds"),
-    ],
-)
-def test_refuses(call, error, words):
-    with pytest.raises(error, match=words):
-        call()
 
 
 HINGE, LOGISTIC = OneVsAll("hinge"), OneVsAll("logistic")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from tests.reference import losses as reference
 from tests.reference.qp import minimise_qp
@@ -82,23 +81,6 @@ def test_rows_and_sums_are_those_of_the_definition(loss, smoothing) -> None:
         assert sums[B_U] == pytest.approx(weights @ conjugates, rel=1e-11)
     else:
         assert np.isnan(sums[B_U])
-
-
-@pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
-def test_the_row_is_the_slope_of_the_loss(loss, smoothing) -> None:
-    """Central differences of the kernel's own loss, where it has a slope: away from kinks and ties."""
-    scores, y = draw(n=8)
-    U, _ = rows_of(loss, scores, y, smoothing)
-    eps = 1e-6
-    for i, label in enumerate(y):
-        for j in range(M):
-            step = np.zeros((1, M))
-            step[0, j] = eps
-            up, down = (
-                rows_of(loss, scores[i : i + 1] + sign * step, y[i : i + 1], smoothing)[1][LOSS]
-                for sign in (1, -1)
-            )
-            assert (up - down) / (2 * eps) == pytest.approx(-U[i, j], abs=1e-5), (i, label, j)
 
 
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
@@ -188,26 +170,6 @@ def test_the_topk_entropy_of_the_definition_is_that_of_a_conic_solver(m) -> None
         z = np.maximum(z, 1e-300)
         assert value == pytest.approx(a @ z[:-1] - z @ np.log(z), abs=1e-7)
         np.testing.assert_allclose(x, z[:-1], atol=1e-4)
-
-
-@pytest.mark.parametrize("loss", [loss for loss in SMOOTH if loss.form(M).convex], ids=loss_name)
-def test_minus_the_conjugate_is_the_least_of_loss_plus_product(loss) -> None:
-    """-Phi*(-alpha) = min over s of Phi(s) + <alpha, s>, found by L-BFGS."""
-    scores, y = draw(n=10, scale=1.0)
-    form = loss.form(M)
-    for s, label in zip(scores, y, strict=True):
-        alpha = 0.9 * reference.gradient(loss, s, label)  # inside, and no row of a score that is known
-
-        def value(t, alpha=alpha, label=label):
-            return (
-                reference.sorted_loss(loss, t, label) + alpha @ t,
-                alpha - reference.gradient(loss, t, label),
-            )
-
-        best = minimize(value, np.zeros(M), jac=True, method="L-BFGS-B", options={"ftol": 0.0, "gtol": 1e-9})
-        got = form.conjugate(alpha, label, form.table)
-        assert got == pytest.approx(best.fun, abs=1e-10)
-        assert got == pytest.approx(reference.minus_conjugate(loss, alpha, label), rel=1e-13)
 
 
 @pytest.mark.parametrize("loss", [loss for loss in SMOOTH if loss.form(M).convex], ids=loss_name)

@@ -148,17 +148,6 @@ def test_single_labels_give_the_single_label_losses(c) -> None:
         np.testing.assert_array_equal(column_updates(several, q, codes, c), column_updates(form, q, y, c))
 
 
-def test_with_a_single_label_the_smooth_hinge_is_the_moreau_envelope_and_not_the_thesis_multiclass_one() -> (
-    None
-):
-    """Erratum h1, at scores 0 with m = 6 and gamma = 1: 0.41667 and not 0.9."""
-    zeros, first = np.zeros((1, M)), SINGLE[:1]
-    assert envelope_losses(HINGE, zeros, first, 1.0)[0] == pytest.approx(5.0 / 12.0, rel=1e-14)
-    max_hinge = MaxHinge().form(M)
-    others = envelope_losses(max_hinge, zeros, np.array([0]), 1.0, smooth_own=False)
-    assert others[0] == pytest.approx(0.9, rel=1e-14)
-
-
 @pytest.mark.parametrize("gamma", [0.05, 0.8, 6.0])
 def test_the_envelope_and_its_slope(gamma) -> None:
     """The smooth multilabel SVM against a bisection, and the least of Phi(z) + |z - s|^2 / (2 gamma)."""
