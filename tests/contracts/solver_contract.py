@@ -98,7 +98,8 @@ CASES = [
 ] + [
     Case(loss, smoothing, kind, weighted, several=True)
     for loss, (smoothing, kind, weighted) in product(
-        MULTILABEL_LOSSES, [(0.0, "moreau", False), (0.5, "moreau", True), (0.5, "others", False)]
+        [*MULTILABEL_LOSSES, OneVsAll("hinge"), OneVsAll("logistic")],
+        [(0.0, "moreau", False), (0.5, "moreau", True), (0.5, "others", False)],
     )
 ]
 #: What methods are for that are not for every convex loss.
@@ -190,6 +191,8 @@ class SolverContract:
         if not case.convex:
             return
         assert result.gap == pytest.approx(result.primal - result.dual, abs=1e-15)
+        assert result.gap_kind == "true"
+        assert result.gap <= result.smoothed_gap + rounding * result.primal
         W = result.W if result.W_dual is None else result.W_dual
         if result.A is None:
             # Without A its linear term is taken on trust here, and checked by the optimum below.

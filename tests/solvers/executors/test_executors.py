@@ -71,13 +71,29 @@ def test_the_objective_does_not_depend_on_the_blocks(method, smoothing, dtype) -
         assert cut.dual == pytest.approx(whole.dual, rel=1e-9 if dtype == np.float64 else 1e-6)
 
 
-def test_the_number_of_threads_changes_nothing() -> None:
+@pytest.mark.parametrize("blocks", [2, 7, 20])
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
+@pytest.mark.covering(2)
+def test_the_dual_never_falls_for_any_number_of_blocks(method, smoothing, blocks) -> None:
+    X, y = examples()
+    executor = SerialExecutor(blocks=blocks)
+    result = solve(
+        X, y, TopKHinge(3), 0.005, smoothing, method, tol=1e-3, max_passes=3000, m=M, executor=executor
+    )
+    duals = np.array([record.dual for record in result.history])
+    assert result.status is Status.SOLVED
+    assert np.diff(duals).min() > -1e-12 * duals.max()
+
+
+@pytest.mark.parametrize("method", ["fw", "dual_ascent", "newton"])
+def test_the_number_of_threads_changes_nothing(method) -> None:
     X, y = examples(n=90)
     results = []
     for workers in (1, 2, 5):
-        with ThreadExecutor(workers) as executor:
+        with ThreadExecutor(workers, blocks=4) as executor:
             results.append(
-                solve(X, y, TopKHinge(2), 0.05, method="fw", max_passes=10, m=M, executor=executor)
+                solve(X, y, TopKHinge(2), 0.05, method=method, max_passes=10, m=M, executor=executor)
             )
     for other in results[1:]:
         np.testing.assert_array_equal(other.W, results[0].W)

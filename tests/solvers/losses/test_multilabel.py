@@ -62,16 +62,6 @@ def test_an_indicator_and_numbered_sets_are_the_same_problem(loss, smoothing) ->
         assert given.problem == numbered.problem
 
 
-@pytest.mark.parametrize("method", ["dual_ascent", "sdca", "fw"])
-@each_case
-@pytest.mark.covering(2)
-def test_the_dual_never_falls(loss, smoothing, method) -> None:
-    result = solve(X, INDICATOR, loss, LAM, smoothing, method, tol=1e-7, max_passes=200)
-    duals = np.array([record.dual for record in result.history])
-    assert len(duals) > 3
-    assert np.diff(duals).min() >= -1e-13 * abs(duals).max()
-
-
 @each_case
 def test_frank_wolfe_does_not_depend_on_the_blocks(loss, smoothing) -> None:
     results = []

@@ -19,7 +19,6 @@ from topline import (
     Softmax,
     Status,
     StoppingCriteria,
-    ThreadExecutor,
     TopKEntropy,
     TopKHinge,
     TopKOthersHinge,
@@ -44,17 +43,6 @@ from topline.solvers.run.loop import iterate
 def run(X, y, loss, lam_n, smoothing=0.0, **options):
     options = {"method": "dual_ascent", "tol": 1e-6, "max_passes": 3000, "m": M, **options}
     return solve(X, y, loss, lam_n / len(y), smoothing, **options)
-
-
-@pytest.mark.parametrize("blocks", [1, 2, 7, 20])
-@pytest.mark.parametrize("smoothing", [0.0, 0.5])
-@pytest.mark.sampled(2)
-def test_the_dual_never_falls_for_any_number_of_blocks(blocks, smoothing) -> None:
-    X, y = examples()
-    result = run(X, y, TopKHinge(3), 0.3, smoothing, tol=1e-3, executor=SerialExecutor(blocks=blocks))
-    duals = np.array([record.dual for record in result.history])
-    assert result.status is Status.SOLVED
-    assert np.diff(duals).min() > -1e-12 * duals.max()
 
 
 def test_the_step_is_the_best_point_of_the_segment(monkeypatch) -> None:
@@ -126,14 +114,6 @@ def test_a_round_of_several_blocks_ends_with_the_time_of_the_run() -> None:
     assert ended.status is Status.TIME_LIMIT
     # The last one finds that there is no time.
     assert asked == [0, 1, 2, 3, 4]
-
-
-def test_threads_give_bit_for_bit_what_one_thread_gives() -> None:
-    X, y = examples(n=300)
-    serial = run(X, y, TopKHinge(2), 1.0, tol=1e-3, executor=SerialExecutor(blocks=4))
-    with ThreadExecutor(2, blocks=4) as executor:
-        threads = run(X, y, TopKHinge(2), 1.0, tol=1e-3, executor=executor)
-    np.testing.assert_array_equal(serial.A, threads.A)
 
 
 @pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
