@@ -172,15 +172,20 @@ def _at_best(
     return replace(values, found_at=None if found is None else replace(found, W=V))
 
 
+def are_proven(problem: Problem) -> bool:
+    """Return whether the values of `of_answer` have a bound of their rounding."""
+    known = problem.form.score_roundings is not None and problem.smoothing == 0.0
+    return known and _bounds_rounding(problem)
+
+
 def of_answer(problem: Problem, state: SolverState, stats: VertexSums) -> FinalValues | None:
-    """Return the values at W and minus the gradients there by a round's products; None without a bound.
+    """Return the values at W and minus the gradients there by a round's products; None if not finite.
 
     Gradients by vectors are, up to a factor, those of scores that are off by some more roundings.
     """
-    form = problem.form
-    roundings = form.score_roundings if _bounds_rounding(problem) else None
-    if roundings is None or problem.smoothing > 0 or stats.rows != problem.n:
+    if stats.rows != problem.n:
         return None
+    roundings = problem.form.score_roundings or 0.0
     exact = stats.terms == 0
     V = state.W if exact else state.W.astype(np.float32).astype(np.float64)
     values = _bounded(problem, V, stats.certified(), 0.0 if exact else roundings * _UNIT)

@@ -46,6 +46,12 @@ Callback: TypeAlias = Callable[[IterationRecord, SolverState], bool | None]
 #: rounding of every row's step is in W as well: 3e-6 of it after 32 passes over 20,000 rows of 40 classes.
 REBUILD_EVERY = 100
 
+#: Rounds to wait for a point that proves itself: with P and D of two points a certificate reads the rows
+#: twice in float64, which takes as long as four rounds.
+_UNPROVEN = 2
+#: The share of the tolerance that the bound of rounding may have for that.
+_MOST_ROUNDING = 0.5
+
 #: Relative error by which a P from float32 products may be too low.
 _FLOAT32 = 1e-6
 
@@ -112,6 +118,7 @@ class _Loop:
     target : the criteria of the rounds: a smaller gap than requested after a certificate has refuted one.
     refuted : whether the state has just been refuted: a step follows, however good it looks.
     start_primal : P of a start that must not be the answer.
+    unproven : rounds whose bounds were good enough, but those of no single point.
     earlier, began : seconds of earlier runs, and the clock at the start of this one.
     traffic : totals of the executor at the last record.
     passes : passes of the run up to the present point of the round.
@@ -132,6 +139,7 @@ class _Loop:
     traffic: Traffic
     refuted: bool = False
     start_primal: float = math.inf
+    unproven: int = 0
     history: ThinnedHistory[IterationRecord] = field(default_factory=ThinnedHistory)
     passes: int = 0
     products: float = 0.0
@@ -146,8 +154,8 @@ class _Loop:
         if measured.before.left_behind:
             self.start_primal = objective.primal
         good = objective.reaches(self.target.tol) and objective.primal < self.start_primal
-        solved = good and not self.refuted
         exhausted = measured.passes_left < 1 or seconds <= 0.0
+        solved = good and not self.refuted and (exhausted or not self._awaits_proof(measured))
         if solved or (self.method.advances_by_passes and exhausted):
             advance = no_step(measured)
         else:
@@ -304,9 +312,11 @@ class _Loop:
         if self.known is not None and not certified:
             final = as_measured(self.state, self._bounds(self.known))
         else:
-            final = self._proven() or self.method.final(
-                self.problem, self.executor, self.state, self.criteria.tol
-            )
+            proof, tol = self._values_of(self.known), self.criteria.tol
+            if proof is not None and proof.objective.reaches(tol):
+                final = proof
+            else:
+                final = self.method.final(self.problem, self.executor, self.state, tol)
         if status is not Status.INTERRUPTED:
             if not final.objective.finite:
                 status = Status.NONFINITE
@@ -320,13 +330,22 @@ class _Loop:
         state = replace(self.state, seconds=self._seconds())
         return Run(state, status, final, self.history.records(), certified, self.known)
 
-    def _proven(self) -> FinalValues | None:
-        """Return the values that the last measurement proves, if they are enough and nobody asked for A."""
-        proof = None if self.known is None else self.known.proof
-        if proof is None or (self.executor.keeps_duals and self.method.leaves_duals):
+    def _awaits_proof(self, measured: Measurement) -> bool:
+        """Return whether to wait for a point that proves itself, which costs less than a certificate."""
+        values, tol = self._values_of(measured), self.criteria.tol
+        if values is None or values.objective.reaches(tol):
+            return False
+        if values.objective.rounding > _MOST_ROUNDING * tol * abs(values.primal):
+            return False
+        self.unproven += 1
+        return self.unproven <= _UNPROVEN
+
+    def _values_of(self, measured: Measurement | None) -> FinalValues | None:
+        """Return what a measurement says with a bound of rounding, unless the end has to set a kept A."""
+        sets_duals = self.executor.keeps_duals and self.method.leaves_duals
+        if measured is None or measured.proof is None or sets_duals or not self.criteria.certified:
             return None
-        values = proof()
-        return values if values is not None and values.objective.reaches(self.criteria.tol) else None
+        return measured.proof()
 
     def _refute(self, final: FinalValues) -> None:
         """Tighten the target after rounding made the rounds look too good, and continue in float64."""

@@ -24,7 +24,7 @@ from topline.solvers.core.dual_points import FoundAt, best_multiple
 from topline.solvers.core.problem import Problem, inner, squared_norm
 from topline.solvers.core.state import Objective, SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, product_of, with_loss_at_zero
-from topline.solvers.methods.certificate import FinalValues, of_answer
+from topline.solvers.methods.certificate import FinalValues, are_proven, of_answer
 from topline.solvers.methods.quasi_newton.memory import (
     STALLED,
     BestPoint,
@@ -88,7 +88,7 @@ class Lbfgs(Method):
         if not problem.form.convex:
             objective = Objective.without_dual(best.value, _stationarity(best.steepness, memory))
             return Measurement(objective, before, stats, passes, W=best.W)
-        proof = partial(of_answer, problem, before, stats)
+        proof = partial(of_answer, problem, before, stats) if are_proven(problem) else None
         measured = replace(at_gradient(problem, before, stats), proof=proof)
         return with_openness(problem, measured)
 

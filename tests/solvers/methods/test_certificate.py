@@ -28,7 +28,7 @@ from topline.solvers.core.state import Best, SolverState
 from topline.solvers.losses import OneVsAll
 from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.methods import certificate
-from topline.solvers.operations import Certify
+from topline.solvers.operations import Certify, Evaluate, Rebuild
 
 LAYOUTS = {"dense": np.asarray, "csr": csr_matrix}
 
@@ -163,6 +163,40 @@ def test_gradients_by_vectors_belong_to_scores_that_are_hardly_off(loss, m) -> N
     assert (slack > 0.0).any()
 
 
+class Watched(SerialExecutor):
+    """Remember the operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list = []
+
+    def run(self, operation):
+        self.asked.append(operation)
+        return super().run(operation)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 9, 15])
+@pytest.mark.parametrize("wants_duals", [False, True])
+def test_lbfgs_reads_no_row_at_its_end_unless_for_duals(seed, wants_duals) -> None:
+    """Also where the first good bounds are those of two rounds: a third one proves itself."""
+    rng = np.random.default_rng(seed)
+    n, d, m, lam = 300, 40, 5, 0.03
+    y = rng.integers(m, size=n).astype(np.int32)
+    X = (rng.standard_normal((m, d))[y] + 3.0 * rng.standard_normal((n, d))).astype(np.float32)
+    with Watched() as executor:
+        result = solve(
+            X, y, Softmax(), lam, method="lbfgs", tol=8e-3, keep_duals=wants_duals, executor=executor
+        )
+        at_the_end = [each for each in executor.asked if isinstance(each, Certify | Evaluate | Rebuild)]
+    assert result.status is Status.SOLVED
+    assert bool(at_the_end) == wants_duals
+    primal = reference.primal(X.astype(np.float64), y, Softmax(), lam, 0.0, result.W)
+    assert result.primal == pytest.approx(primal, rel=1e-6)
+    least = solve(X, y, Softmax(), lam, method="newton", tol=1e-9).primal
+    assert result.dual <= least * (1.0 + 1e-6)
+    assert primal - least <= result.gap
+
+
 def test_float64_tells_where_rounding_matters() -> None:
     rng = np.random.default_rng(2)
     y = rng.integers(3, size=90).astype(np.int32)
@@ -206,16 +240,10 @@ def test_joint_features_are_certified_by_float64_at_once(ordinary) -> None:
     n, d, m = 90, 8, 3
     y = rng.integers(m, size=n).astype(np.int32)
     X = (rng.standard_normal((m, d))[y] + rng.standard_normal((n, d))).astype(np.float32)
-    asked = []
-
-    class Watched(SerialExecutor):
-        def run(self, operation):
-            asked.append(operation)
-            return super().run(operation)
-
     classes = ClassEmbeddings(np.eye(m) if ordinary else rng.standard_normal((m, 2)))
     with Watched() as executor:
         result = solve_with_features(X, y, Softmax(), 0.05, classes, method="lbfgs", executor=executor)
     assert result.status is Status.SOLVED
+    asked = executor.asked
     assert [each.exact for each in asked if isinstance(each, Certify)] == ([] if ordinary else [True])
     assert (result.objective.rounding > 0.0) == ordinary
