@@ -540,31 +540,6 @@ def test_test_rows_keep_their_names_and_say_what_is_not_taken(
     assert stored(tmp_path, train, test_features=test).sample_ids() == names
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_label(tmp_path: Path) -> None:
-    path = tmp_path / "rows.svm"
-    path.write_text("\ufeff2 1:1\r\n2 2:1\r\n3 1:1\r\n", encoding="utf-8", newline="")
-    found = open_features(path).labels()
-    assert found.tolist() == ["2", "2", "3"]
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        (["a", None, "c", None], r"rows.parquet has no sample_id in rows 1, 3: name every row, or leave"),
-        (["a", "b", " ", "d"], r"rows.parquet has no sample_id in row 2: "),
-        ([1.0, 2.0, None, 4.0], r"rows.parquet has no sample_id in row 2: "),
-        (
-            ["a", "b", "a", "a"],
-            r"rows.parquet names rows 0, 2, 3 alike, 'a': give each row a name of its own",
-        ),
-    ],
-)
-def test_rows_without_a_name_of_their_own_are_refused(tmp_path: Path, ids: list[Any], message: str) -> None:
-    """Edits, forgetting and tables of labels find rows by their names."""
-    with pytest.raises(InputError, match=message):
-        stored(tmp_path, table(tmp_path / "rows.parquet", ids, label=LABELS))
-
-
 def test_whole_numbers_name_rows(tmp_path: Path) -> None:
     dataset = stored(tmp_path, table(tmp_path / "rows.parquet", [7, 3, 5, 9], label=LABELS))
     assert dataset.sample_ids() == ["7", "3", "5", "9"]

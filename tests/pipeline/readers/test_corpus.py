@@ -250,6 +250,15 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
         table(label=AB, sample_id=["r", None, "s"]),
         "FILE has no sample_id in row 1: name every row, or leave the column sample_id out",
     ),
+    # By their names edits, forgetting and tables of labels find rows.
+    "blank.parquet": (
+        table(label=AB, sample_id=["r", " ", "s"]),
+        "FILE has no sample_id in row 1: name every row, or leave the column sample_id out",
+    ),
+    "numbered.parquet": (
+        table(label=AB, sample_id=[1.0, None, 2.0]),
+        "FILE has no sample_id in row 1: name every row, or leave the column sample_id out",
+    ),
     "ragged.parquet": (
         ragged([1.0, 2.0], [3.0]),
         "FILE: row 1 has 1 features, and others 2: make all lists of one length",
@@ -279,6 +288,15 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
     "marked.csv": ("\ufefff,g,label\r\n1.5,-2,a\r\n4,5.25,b\r\n7,8,a\r\n", AB),
     "blanks.csv": ("f, g, label\n1.5, -2, a\n4, 5.25, b\n7, 8, a\n", AB),
     "packed.csv.gz": (gzip.compress(b"f,g,label\n1.5,-2,a\n4,5.25,b\n7,8,a\n"), AB),
+    "packed.tsv.gz": (gzip.compress(b"f\tg\tlabel\n1.5\t-2\ta\n4\t5.25\tb\n7\t8\ta\n"), AB),
+    "PACKED.CSV.GZ": (gzip.compress(b"f;g;label\n1.5;-2;a\n4;5.25;b\n7;8;a\n"), AB),
+    "commas.csv": ("1,5;-2\n4;5,25\n7;8\n", None),
+    "points.csv": ("f;g;labels\n1.5;-2;0,3\n4;5.25;1,2\n7;8;0,3\n", ["0,3", "1,2", "0,3"]),
+    **{
+        # Names that begin as other formats do.
+        f"{name}.csv": (f"{name},g,label\n1.5,-2,a\n4,5.25,b\n7,8,a\n", AB)
+        for name in ("PAR1", "FEA1", "BZh")
+    },
     "truths.csv": ("f,g,label\n1,true,True\n0,false,False\n1,true,True\n", ["True", "False", "True"]),
     "lower.csv": ("f,g,Label\n1,1,true\n0,2,false\n1,3,true\n", ["True", "False", "True"]),
     "names.csv": ("f,g,label\n1,1,none\n0,2,null\n1,3,nan\n", ["none", "null", "nan"]),
@@ -312,9 +330,22 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
         "FILE cannot be read as CSV: it is no UTF-8 text: save it with that encoding",
     ),
     "not.csv.gz": (b"x,label\n1,a\n", "FILE is not gzipped, as its name says: name it without .gz"),
+    "cut.csv.gz": (
+        gzip.compress(b"f,g,label\n1.5,-2,a\n4,5.25,b\n")[:20],
+        (
+            "FILE cannot be read: Compressed file ended before the end-of-stream marker was reached;"
+            " it is damaged: write it again"
+        ),
+    ),
+    "bare.csv.gz": (gzip.compress(b""), "FILE has no rows"),
     # -- LIBSVM and ARFF
     "a.svm": ("1 1:1.5 2:-2\n2 1:4 2:5.25\n1 1:7 2:8\n", ["1", "2", "1"]),
     "zero.txt": ("+1 0:1.5 1:-2\n-1 0:4 1:5.25\n1 0:7 1:8\n", ["1", "-1", "1"]),
+    "marked.svm": ("\ufeff1 1:1.5 2:-2\r\n2 1:4 2:5.25\r\n1 1:7 2:8\r\n", ["1", "2", "1"]),
+    "sizes.txt": (
+        "3 5 4\n0,2 1:1\n1 4:2\n",
+        "FILE begins with 3 5 4, but has 2 rows and 5 columns: fix its first line or leave it out",
+    ),
     "a.libsvm.gz": (gzip.compress(b"cat 1:1.5 2:-2\ndog 1:4 2:5\ncat 1:7 2:8\n"), ["cat", "dog", "cat"]),
     "several.svm": ("1,2 1:1 2:1\n2 1:1\n 2:3\n", ["1 2", "2", ""]),
     "order.svm": (
@@ -330,6 +361,13 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
     ),
     "a.arff": (ARFF, AB),
     "cut.arff": ("@relation r\n", "FILE has no @data: it is not an ARFF file, or cut short"),
+    "left.arff": (
+        "@relation 'r: -C -1'\n@attribute a {1,2}\n@attribute b {0,1}\n@data\n{1 1}\n",
+        (
+            "FILE, line 5: a sparse row that leaves 'a' out means 1, the first of its values: let them"
+            " begin with 0"
+        ),
+    ),
     # -- several parts
     "shards": (
         {"part_10.npy": X[2:], "part_2.npy": X[1:2], "part_1.npy": X[:1], "README.md": "shards"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers import class_words, columns, open_features, read_labels, row_weights
+from topline.pipeline.readers import class_words, columns, open_features, row_weights
 
 X = np.array([[1.5, -2.0, 3e-3], [4.0, 5.25, 6.0], [7.0, 8.0, 9.5]])
 WORDS = ["a", "b", "a"]
@@ -141,27 +140,6 @@ def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
     assert (noted.n, noted.columns, list(noted.left_out())) == (101, ["x"], ["z"])
 
 
-@pytest.mark.parametrize(
-    ("name", "mark"), [("t.csv.gz", ","), ("t.csv.gz", ";"), ("t.tsv.gz", "\t"), ("T.CSV.GZ", ",")]
-)
-def test_packed_tables_are_read_and_cut_ones_refused(tmp_path: Path, name: str, mark: str) -> None:
-    frame().to_csv(tmp_path / name, index=False, sep=mark, compression="gzip")
-    source = open_features(tmp_path / name)
-    assert (source.n, source.columns) == (3, ["w", "h", "z"])
-    np.testing.assert_array_equal(source.rows(0, 3), X)
-    whole = (tmp_path / name).read_bytes()
-    damaged = {
-        whole[: len(whole) // 2]: "cannot be read", gzip.compress(b""): "has no rows",
-        b"x,label\n1,a\n": "is not gzipped, as its name says",
-    }  # fmt: skip
-    for content, sentence in damaged.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=sentence):
-            open_features(tmp_path / name)
-    with pytest.raises(InputError, match="is gzipped, which only features may be: unpack it"):
-        read_labels(tmp_path / name)
-
-
 def test_what_is_no_text_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"x,label\n\xff\xfe,a\n")
     with pytest.raises(InputError, match=r"cannot be read as CSV: it is no UTF-8 text"):
@@ -183,23 +161,6 @@ def test_columns_that_a_data_frame_counts_are_names(tmp_path: Path) -> None:
     pd.DataFrame(X).to_csv(tmp_path / "t.csv", index=False)
     source = open_features(tmp_path / "t.csv")
     assert (source.n, source.columns) == (3, ["0", "1", "2"])
-
-
-def test_a_first_row_with_commas_for_points_is_a_row(tmp_path: Path) -> None:
-    source = open_features(written(tmp_path, "1,5;2\n3;4\n"))
-    np.testing.assert_array_equal(source.rows(0, 2), [[1.5, 2.0], [3.0, 4.0]])
-
-
-def test_points_are_not_taken_for_thousands_where_a_text_has_a_comma(tmp_path: Path) -> None:
-    source = open_features(written(tmp_path, "a;labels\n1.5;0,3\n2.5;1,2\n"))
-    np.testing.assert_array_equal(source.rows(0, 2), [[1.5], [2.5]])
-
-
-@pytest.mark.parametrize("name", ["PAR1", "FEA1", "BZh"])
-def test_a_table_may_begin_with_letters_that_mark_another_format(tmp_path: Path, name: str) -> None:
-    source = open_features(written(tmp_path, f"{name},w,label\n1,2,a\n3,4,b\n"))
-    assert source.columns == [name, "w"]
-    np.testing.assert_array_equal(source.rows(0, 2), [[1, 2], [3, 4]])
 
 
 @pytest.mark.parametrize(

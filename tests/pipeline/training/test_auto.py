@@ -24,7 +24,6 @@ from topline.pipeline.training.plan import plan_training
 from topline.pipeline.training.session import Layout, lay_out
 from topline.solvers.methods import auto
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import list_datasets
 from topline.storage.models import load_model
 from topline.storage.runs import read_history, read_run
 
@@ -216,22 +215,6 @@ def test_a_state_in_memory_goes_on_as_it_began(monkeypatch: pytest.MonkeyPatch) 
         rest = solve(X, y, Softmax(), 0.1 / N, state=cut.state, duals=[(0, N, cut.A)])
         assert rest.method == {"fw": "dual_ascent", "newton": "lbfgs"}.get(begun, begun)
         assert rest.relative_gap <= 1e-3
-
-
-def test_the_optimum_is_that_of_lbfgs(store: Path) -> None:
-    ascended, descended = fit(store), fit(store, method="lbfgs")
-    assert ascended.primal == pytest.approx(descended.primal, rel=2e-6)
-    np.testing.assert_allclose(W_of(ascended), W_of(descended), atol=0.02)
-
-
-def test_it_starts_from_weights(store: Path) -> None:
-    earlier = fit(store, dataset=list_datasets(open_store(store))[0].id)
-    cold, name = fit(store), earlier.model.rpartition("/")[2]
-    warm = fit(store, start_from=name)
-    assert load_model(warm.model).record.result["start"]["from"] == "weights"
-    assert (warm.status, warm.method) == ("solved", "lbfgs")
-    assert warm.passes < cold.passes
-    assert warm.primal == pytest.approx(cold.primal, rel=2e-6)
 
 
 @pytest.fixture

@@ -244,12 +244,3 @@ def test_frank_wolfe_goes_on_from_w_while_all_rows_are_there(store: Store) -> No
     gone = load_model(fitted(store, 1, start_from=name, keep_duals=False, **options).model).record
     assert (gone.parents, gone.result["start"]["from"]) == ((), "zero")
     assert "changed, and its dual variables are not stored" in gone.result["start"]["why"]
-
-
-def test_lbfgs_starts_from_weights(store: Store) -> None:
-    options: dict[str, Any] = {"method": "lbfgs", "loss": "softmax", "k": None, "tol": 1e-3}
-    cold = fitted(store, 2, **options)
-    warm = fitted(store, 2, start_from=fitted(store, 0, **options).model.rpartition("/")[2], **options)
-    assert load_model(warm.model).record.result["start"]["from"] == "weights"
-    assert warm.passes < cold.passes
-    assert warm.primal == pytest.approx(cold.primal, rel=2e-3)

@@ -46,21 +46,6 @@ def config(folder: Path, **options: Any) -> TrainConfig:
 
 def test_a_run_leaves_a_certified_model_and_its_whole_history(folder: Path) -> None:
     result = train(config(folder), HERE)
-    printed = result.to_dict()
-    for key in (
-        "model",
-        "primal",
-        "dual",
-        "gap",
-        "relative_gap",
-        "status",
-        "passes",
-        "seconds",
-        "n",
-        "d",
-        "m",
-    ):
-        assert printed[key] is not None
     assert result.solved
     assert result.relative_gap <= 2e-2
     assert result.certificate.certified
