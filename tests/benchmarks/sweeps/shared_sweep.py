@@ -23,6 +23,7 @@ import numpy as np
 from tests.benchmarks.datasets import DATA_DIR, load, relu_features
 from tests.benchmarks.harness import read_options
 from tests.benchmarks.sweeps import same_choice
+from tests.benchmarks.sweeps.stored_sweep import print_cells
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig, TrainConfig
 from topline.pipeline.sweep import plan as memory
@@ -82,7 +83,6 @@ def main(arguments=None):
             data = load(chosen.set, DATA_DIR)
             X, y = data.X, data.y
         write_dataset(store, X, y.astype(np.int32), np.zeros(len(y), dtype=np.int8))
-        sizes = (len(y), X.shape[1], int(y.max()) + 1)
         del X
         config = SweepConfig(
             store=store.url, C=chosen.C, loss=chosen.losses, k=(chosen.k,), topk=1, folds=chosen.folds
@@ -94,16 +94,7 @@ def main(arguments=None):
         fit_cpu, fit_wall = clock.read()
         extra = one_by_one(config, best) if chosen.one_by_one else {}
     whole = result.passes * (chosen.folds - 1) / chosen.folds
-    print(
-        "n {:,}, d {:,}, m {:,}: ".format(*sizes) + f"{len(result.cells)} of"
-        f" {len(result.cells) + len(result.skipped)} cells looked at, {chosen.folds} folds,"
-        f" best {best.variant.name} C {best.C:g}, accuracy {best.mean:.4f}"
-    )
-    for cell in result.cells:
-        print(
-            f"  {cell.variant.name:<24} C {cell.C:<9g} {cell.mean:.4f} +- {cell.error:.4f}"
-            f"  gap {cell.relative_gap:.0e}  {cell.passes:5d} passes, {cell.seconds:6.1f} s  {cell.why}"
-        )
+    print_cells(result)
     print(f"sweep          : {whole:,.0f} passes over all rows, {cpu:.1f} CPU s, {wall:.1f} s")
     print(f"fit at the best: {fit.passes:,} passes, {fit_cpu:.1f} CPU s, {fit_wall:.1f} s")
     print(

@@ -60,11 +60,9 @@ def place(dataset: Dataset, options: argparse.Namespace) -> list[str]:
     ]  # fmt: skip
 
 
-def beside_a_fit(dataset: Dataset, options: argparse.Namespace) -> dict[str, float]:
-    """Run the sweep and one fit at its best cell; print and give what both took."""
-    result, cost = swept(dataset, options)
-    best = result.best
-    cells = len(result.cells) + len(result.skipped)
+def print_cells(result: SweepResult) -> None:
+    """Print what was looked at, the choice, and a line for each cell."""
+    best, cells = result.best, len(result.cells) + len(result.skipped)
     print(
         f"n {result.n:,}, d {result.d:,}, m {result.m:,}: {len(result.cells)} of {cells} cells looked at,"
         f" {result.folds} folds, best {best.variant.name} C {best.C:g}, accuracy {best.mean:.4f}"
@@ -72,8 +70,15 @@ def beside_a_fit(dataset: Dataset, options: argparse.Namespace) -> dict[str, flo
     for cell in result.cells:
         print(
             f"  {cell.variant.name:<24} C {cell.C:<9g} {cell.mean:.4f} +- {cell.error:.4f}"
-            f"  gap {cell.relative_gap:.0e}  {cell.passes:5d} passes  {cell.why}"
+            f"  gap {cell.relative_gap:.0e}  {cell.passes:5d} passes, {cell.seconds:6.1f} s  {cell.why}"
         )
+
+
+def beside_a_fit(dataset: Dataset, options: argparse.Namespace) -> dict[str, float]:
+    """Run the sweep and one fit at its best cell; print and give what both took."""
+    result, cost = swept(dataset, options)
+    best = result.best
+    print_cells(result)
     whole = result.passes * (result.folds - 1) / result.folds
     print(f"sweep          : {whole:,.0f} passes over all rows, {_took(cost)}", flush=True)
     k = [] if best.k is None else ["--k", str(best.k)]

@@ -181,15 +181,16 @@ def test_messages_of_a_run_are_not_kept() -> None:
         assert max(len(end.recent_message_log) for end in ends) <= 10
 
 
+def cluster_of_others() -> LocalCluster:
+    """Return a cluster that listens without TLS, with one worker that is a thread."""
+    return LocalCluster(
+        n_workers=1, processes=False, protocol="tcp", host="127.0.0.1",
+        dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0",
+    )  # fmt: skip
+
+
 def test_a_running_scheduler_is_used_and_left_running() -> None:
-    with LocalCluster(
-        n_workers=1,
-        processes=False,
-        protocol="tcp",
-        host="127.0.0.1",
-        dashboard_address="127.0.0.1:0",
-        worker_dashboard_address="127.0.0.1:0",
-    ) as cluster:
+    with cluster_of_others() as cluster:
         address = cluster.scheduler_address
         with open_cluster(ClusterConfig(scheduler=address)) as client:
             assert client.submit(os.getpid).result() == os.getpid()
@@ -198,14 +199,7 @@ def test_a_running_scheduler_is_used_and_left_running() -> None:
 
 
 def test_workers_with_other_packages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with LocalCluster(
-        n_workers=1,
-        processes=False,
-        protocol="tcp",
-        host="127.0.0.1",
-        dashboard_address="127.0.0.1:0",
-        worker_dashboard_address="127.0.0.1:0",
-    ) as cluster:
+    with cluster_of_others() as cluster:
         monkeypatch.setattr("topline.pipeline.cluster.connection.np.__version__", "1.26.4")
         with (
             pytest.raises(ClusterError, match=r"has numpy 2, here it is 1"),
