@@ -47,9 +47,8 @@ _MOST_DUALS, _MOST_FEATURES = 1 << 24, 1 << 27
 _SAMPLES, _SAMPLE_ROWS, _THINNED, _LEAST_ROWS = 8, 128, 8, 32
 #: A row longer than the mean counts for this share of its length.
 _LONG = 1 / 8
-#: Passes of dual ascent on a smooth loss: at least, by C |x|^2, and what its first visits cost more where the
-#: loss has no gradients by vectors.
-_ASCENT, _BY_SIZE, _SEARCHED = 7.5, 0.7, 5.0
+#: Passes of dual ascent on a smooth loss: at least, and by C |x|^2.
+_ASCENT, _BY_SIZE = 7.5, 0.5
 #: On a hinge: this multiple of the fourth root of C |x|^2 if P falls, and otherwise of C |x| (mu / m)^1/2 as
 #: well, where mu is the mean eigenvalue of X^T X / n; P has not fallen above this share of P(0).
 _FALLS, _STAYS, _HIGH = 21.0, 65.0, 0.85
@@ -86,12 +85,11 @@ _AFRESH = 5.0
 #: Passes of Newton's method on a smooth loss: so many, and this multiple of those of L-BFGS around the mean,
 #: times the root of what the largest of their second moments leave: conjugate gradients find these at once.
 _NEWTON_SMOOTH = 8.0, 2.0
-#: Passes of L-BFGS, by time, from which the least forecast lets a run on dense rows begin with some of these.
-_TRIED = 30.0
+#: Passes of L-BFGS, by time, from which the least forecast keeps a run on dense rows from beginning with dual
+#: ascent.
+_TRIED = 45.0
 #: A sweep of one block takes as long as this many evaluations, and longer if blocks synchronise in between.
 _SWEEP = 8.0
-#: Bound on the remaining progress of methods that accelerate, as a multiple of the progress so far.
-_AS_LONG = 2.0
 #: Relative gap from which a start counts as new, and the W of several blocks as no place to continue from.
 _FAR = 0.5
 
@@ -150,7 +148,7 @@ def choose(
         return Choice(begun, f"{smooth} and the run began with {begun}")
     dense = 0 if rows is None or gives_sparse(rows) else problem.n * problem.d
     fits = rows is not None and problem.n * problem.m <= _MOST_DUALS and dense <= _MOST_FEATURES
-    least = _least_visits(problem) * _cost(problem, "dual_ascent")
+    least = _ASCENT * _cost(problem, "dual_ascent")
     beaten = problem.by_class or least < _CLEARLY * _most_of_lbfgs(problem)
     return Choice("auto", "") if fits and beaten else Choice("lbfgs", smooth)
 
@@ -217,7 +215,7 @@ def priors(
     if few and visits > 0.0:
         most = _FEW_VISITS + _SHARE_OF_GRAM * centred / (problem.lam * size)
         visits = 1.0 / (1.0 / visits + 1.0 / most)
-    visits += _least_visits(problem)
+    visits += _ASCENT
     if gives_sparse(rows) and size <= _MODERATE:
         passes = max(passes, 2.0 * visits * _cost(problem, "dual_ascent"))
         newton = math.inf
@@ -227,8 +225,9 @@ def priors(
         "newton": Prior(newton, _cost(problem, "newton")),
     }
     first = min(found, key=lambda name: found[name].time)
-    # Its own forecast is the least certain, and soon measured.
-    first = "lbfgs" if found[first].time >= _TRIED and not gives_sparse(rows) else first
+    if found[first].time >= _TRIED and not gives_sparse(rows):
+        # A large forecast of dual ascent is the least certain, while one that moves W is soon measured.
+        first = min(("lbfgs", "newton"), key=lambda name: found[name].time)
     return {first: found[first], **found}
 
 
@@ -237,11 +236,6 @@ def _cost(problem: Problem, name: str) -> float:
     family = problem.form.family
     without = family.gradient_rows is None, family.curvature is None
     return _PACES[name][without[name == "newton"]].of(problem) / _PACES["lbfgs"][without[0]].of(problem)
-
-
-def _least_visits(problem: Problem) -> float:
-    """Return the least passes of dual ascent on a smooth loss."""
-    return _ASCENT + (_SEARCHED if problem.form.family.gradient_rows is None else 0.0)
 
 
 def _most_of_lbfgs(problem: Problem) -> float:
@@ -510,7 +504,8 @@ class Auto(Method):
             left = (here.passes - since.passes) * to_go
             left *= _SLOWS if "lbfgs" in self.priors and memory.method == "dual_ascent" else 1.0
         if memory.method != "dual_ascent":
-            left = min(left, _AS_LONG * gone)
+            # These accelerate: what is left takes no longer than what is done.
+            left = min(left, float(gone))
         before, prior = measured.before, self.priors[memory.method]
         high = before.primal_at_zero is not None and before.best.primal > _HIGH * before.primal_at_zero
         passes = max(prior.passes, prior.high) if high else prior.passes
