@@ -8,7 +8,6 @@ import http.client
 import logging
 import os
 import signal
-import time
 import urllib.request
 from contextlib import suppress
 from typing import Any
@@ -21,6 +20,7 @@ from distributed.client import AllExit
 from distributed.comm.core import CommClosedError
 from distributed.security import Security
 
+from tests.processes import until
 from topline.pipeline.cluster import connection, known_workers, open_cluster
 from topline.pipeline.cluster.memory_plan import worker_share
 from topline.pipeline.errors import ClusterError, ConfigError
@@ -103,10 +103,7 @@ def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
         assert dask.config.get("distributed.scheduler.work-stealing") is False
     assert os.environ["OMP_NUM_THREADS"] == "7"
     assert "MKL_NUM_THREADS" not in os.environ
-    deadline = time.monotonic() + 120
-    while left := children() - before:
-        assert time.monotonic() < deadline, f"still there: {left}"
-        time.sleep(0.1)
+    until(lambda: not children() - before, "the end of every process", 120)
     assert capfd.readouterr().err == ""
 
 
@@ -159,10 +156,7 @@ def test_a_worker_that_died_comes_back_however_long_that_takes() -> None:
     ):
         ((first, pid),) = client.run(os.getpid).items()
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 300
-        while not known_workers(client).keys() - {first}:
-            assert time.monotonic() < deadline, "no worker came back"
-            time.sleep(0.1)
+        until(lambda: known_workers(client).keys() - {first}, "another worker", 300)
 
 
 def test_a_second_cluster_finds_another_port() -> None:

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from distributed import Client
 from distributed.comm import CommClosedError
 
 from tests.pipeline.small_data import make_features
+from tests.processes import until
 from topline.pipeline.cluster import Call, DaskExecutor, WorkerCalls, WorkersLost, known_workers, open_cluster
 from topline.pipeline.cluster.calls import this_worker
 from topline.pipeline.cluster.liveness import CALL_THREAD, Liveness, liveness_of
@@ -136,13 +136,19 @@ def liveness(client: Client, worker: str, key: str) -> Liveness | None:
 
 
 def until_it_has_moved(client: Client, worker: str, key: str) -> None:
-    """Return once a running call has used a processor, or read; a test that waits in vain is ended."""
-    while (before := liveness(client, worker, key)) is None:
-        time.sleep(0.01)
-    while True:
+    """Return once a running call has used a processor, or read."""
+    before = until_it_works(client, worker, key)
+
+    def has_moved() -> bool:
         now = liveness(client, worker, key)
-        if now.cpu > before.cpu + 0.01 or now.moved > before.moved + 100:
-            return
+        return now.cpu > before.cpu + 0.01 or now.moved > before.moved + 100
+
+    until(has_moved, "work", pause=0.0)
+
+
+def until_it_works(client: Client, worker: str, key: str) -> Liveness:
+    """Return what is known of a call once it is under way."""
+    return until(lambda: liveness(client, worker, key), "the call", pause=0.01)
 
 
 @pytest.mark.parametrize("work", [read_slowly, compute, helped, heads, helpers, compute_alone])
@@ -164,8 +170,7 @@ def test_a_worker_that_hangs_gets_no_more_work(client: Client, monkeypatch: pyte
     with pytest.raises(WorkersLost, match="has not computed, read or written"):
         calls.run([Call(worker, hang, ())])
     seen = heartbeat(client, worker)
-    while heartbeat(client, worker) == seen:
-        time.sleep(0.05)
+    until(lambda: heartbeat(client, worker) != seen, "a heartbeat", pause=0.05)
     assert worker not in calls.trusted_workers(), "its heartbeats go on"
 
 
@@ -194,8 +199,7 @@ def test_who_waits_for_another_is_not_at_work(client: Client) -> None:
     first, second = _workers(client)
     calls = WorkerCalls(client, heartbeat_timeout=3600.0)
     begun = calls.begin(Call(first, last, (7,), source=Call(second, hang, ())))
-    while liveness(client, second, begun.key) is None:
-        time.sleep(0.01)
+    until_it_works(client, second, begun.key)
     assert liveness(client, first, begun.key) is None
     _over.set()
     assert begun.future.result() is None
@@ -219,8 +223,8 @@ def test_workers_are_not_idle_for_dask_until_their_calls_are_over(client: Client
     calls, workers = WorkerCalls(client, heartbeat_timeout=3600.0), _workers(client)
 
     def wait_until(idle: list[str]) -> None:
-        while sorted(client.sync(client.scheduler.workers_to_close, n=None, minimum=0)) != idle:
-            time.sleep(0.05)
+        to_close = client.scheduler.workers_to_close
+        until(lambda: sorted(client.sync(to_close, n=None, minimum=0)) == idle, f"{idle} idle", pause=0.05)
 
     wait_until(workers)
     # A task of others, and a second call, make no difference.
@@ -239,8 +243,7 @@ def test_a_worker_may_end_while_a_call_works(monkeypatch: pytest.MonkeyPatch) ->
     with open_cluster(ClusterConfig(workers=1), data_bytes=0) as client:
         worker = _workers(client)[0]
         begun = WorkerCalls(client, heartbeat_timeout=3600.0).begin(Call(worker, hang, ()))
-        while liveness(client, worker, begun.key) is None:
-            time.sleep(0.01)
+        until_it_works(client, worker, begun.key)
     working = [each for each in threading.enumerate() if each.name == CALL_THREAD]
     _over.set()
     for each in working:
