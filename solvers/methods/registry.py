@@ -111,11 +111,11 @@ class MethodSpec:
         if reason is not None:
             raise UnsupportedCombinationError(f"the method {self.name} {reason}")
 
-    def refuse_budget(self, problem: Problem, dual_bytes: int | None) -> None:
-        """Raise UnsupportedCombinationError if dual variables must be arrays and exceed the budget."""
+    def refuse_budget(self, n: int, m: int, dual_bytes: int | None) -> None:
+        """Raise UnsupportedCombinationError if A (n, m) must be an array and exceeds the budget."""
         if not self.whole_duals or dual_bytes is None:
             return
-        needed = array_bytes(problem.n, problem.m)
+        needed = array_bytes(n, m)
         if dual_bytes < needed:
             raise UnsupportedCombinationError(
                 f"the method {self.name} works on the dual variables as arrays of {needed} bytes, and there "

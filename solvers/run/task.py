@@ -433,7 +433,7 @@ def run_task(task: Task) -> SolveResult:
         if executor is None:
             executor = default_executor(task)
             stack.callback(executor.close)
-        task.method.refuse_budget(problem, executor.dual_bytes)
+        task.method.refuse_budget(problem.n, problem.m, executor.dual_bytes)
         executor.bind(
             problem, examples.rows, examples.labels, keep_duals=task.duals_kept, weights=examples.weights
         )
