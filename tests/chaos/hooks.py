@@ -74,6 +74,13 @@ def fill() -> None:
 _filled: list[Any] = []
 
 
+def shorten_rounds() -> None:
+    """Let blocks agree as often as they can, whatever messages cost."""
+    from topline.solvers.methods import shared_work
+
+    shared_work.MORE = 1e6
+
+
 ACTIONS: Mapping[str, Callable[[], None]] = {
     "kill": kill,
     "segfault": segfault,
@@ -83,6 +90,7 @@ ACTIONS: Mapping[str, Callable[[], None]] = {
     "hang": lambda: threading.Event().wait(),
     "hold": hold,
     "nap": lambda: time.sleep(0.001),
+    "shorten rounds": shorten_rounds,
 }
 
 

@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.harness import FREE, KEPT, TOL, Chaos, shorten, until
+from tests.chaos.harness import FREE, KEPT, TOL, Chaos, Ended, shorten, until
 from tests.chaos.proxy import Proxy
 
 ORDER = "topline.pipeline.cluster.worker_blocks:run_request"
 BLOCK = "topline.solvers.operations.base:RowBlock.run"
+
+
+# Four blocks that agree after every 64th of their rows, hundreds of times before the answer.
+PARTS = (*KEPT, "--method", "dual_ascent", "--blocks", 4, "--tol", 1e-3)
+ADVANCE = "topline.solvers.methods.dual_ascent:DualAscent.advance"
+SHORT = [{"where": ADVANCE, "call": 1, "do": "shorten rounds"}]
 
 
 def once(chaos: Chaos, where: str, call: int, do: str, **more: Any) -> list[dict[str, Any]]:
@@ -64,6 +70,44 @@ def test_worker_with_duals_killed_in_a(chaos: Chaos, rng: random.Random, moment:
     # What the lost blocks go back by; how many rounds Frank-Wolfe then takes to a tolerance is chance.
     done = sum("round" in line for line in lines[:number])
     chaos.row.repeated = done - (loss["saved_round"] or 0)
+
+
+def conclude_in_parts(chaos: Chaos, ended: Ended, event: str) -> None:
+    """Ask what must be true after an event in rounds of many parts, where W follows A from part to part."""
+    result = chaos.conclude(ended)
+    lines = chaos.history()
+    number, told = next(item for item in enumerate(lines) if item[1].get("event") == event)
+    assert told["moved_blocks"]
+    bounds = [line["dual"] for line in lines[number:] if "round" in line]
+    assert bounds
+    # Each is D(A) of an A that exists, so that none is above the optimum.
+    assert max(bounds) <= result["primal"], "W is not that of the dual variables"
+
+
+@pytest.mark.parametrize("how", ["in one", "between two", "frozen"])
+def test_worker_lost_in_parts(chaos: Chaos, rng: random.Random, how: str) -> None:
+    """Its duals go back to a checkpoint or to 0 while those of others are in the midst of a round."""
+    more: dict[str, Any] = {"after": True, "delay": rng.uniform(0.001, 0.02)} if how == "between two" else {}
+    action = "freeze" if how == "frozen" else "kill"
+    cluster = chaos.cluster().start(once(chaos, ORDER, rng.randrange(200, 350), action, **more))
+    # Without a checkpoint the most is lost, and a W that still has it shows.
+    words = ("--heartbeat-timeout", 20) if how == "frozen" else ("--checkpoint-seconds", 1000)
+    job = chaos.train(*PARTS, *words, on=cluster, faults=SHORT)
+    conclude_in_parts(chaos, job.wait(), "loss")
+    assert struck(chaos)
+    parts = [order for _, order, _ in cluster.orders() if order.startswith("Ascend")]
+    assert len(parts) > 100 * len(chaos.rounds()), "rounds are short"
+
+
+def test_worker_joins_in_parts(chaos: Chaos, rng: random.Random) -> None:
+    cluster = chaos.cluster().start(workers=1)
+    job = chaos.train(*PARTS, *ENDLESS, on=cluster, faults=SHORT)
+    chaos.wait_for_orders(cluster, rng.randrange(100, 300))
+    cluster.add_worker()
+    until(lambda: any(line.get("event") == "rebalance" for line in chaos.history()), "the move of blocks")
+    chaos.wait_for_rounds(len(chaos.rounds()) + 2)
+    job.send(signal.SIGINT)
+    conclude_in_parts(chaos, chaos.resume(job.wait(), "--tol", TOL), "rebalance")
 
 
 @pytest.mark.parametrize("saved", ["nothing", pytest.param("checkpoints", marks=pytest.mark.chaos_long)])
