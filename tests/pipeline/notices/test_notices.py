@@ -35,7 +35,7 @@ from topline.pipeline.notices import (
     mlflow_sender,
     told,
 )
-from topline.pipeline.telemetry import HEARTBEAT_TIMEOUT, Served, deployed_run, pulse, served
+from topline.pipeline.telemetry import HEARTBEAT_TIMEOUT, deployed_run, pulse, served
 from topline.storage.models import DecisionRecord
 from topline.storage.served_schedule import ServedSchedule, note_schedule, read_schedule
 from topline.storage.stores import LeaseHeldError, open_store
@@ -248,6 +248,8 @@ DEPLOYED = replace(BEATING, process="retrain/nightly", deployment=True)
         (BEATING.after(WHEN, "no images"), 0, "failing"),
         (BEATING.after(WHEN, "no images").after(WHEN), 0, "served"),
         (BEATING.after(WHEN, "no images"), 1, "dead"),
+        (BEATING, HEARTBEAT_TIMEOUT / 3600, "served"),
+        (BEATING, (HEARTBEAT_TIMEOUT + 1) / 3600, "dead"),
         (DEPLOYED, 14.9, "served"),
         (DEPLOYED, 15.1, "overdue"),
         (replace(DEPLOYED, run=WHEN), 15.1, "served"),
@@ -326,15 +328,6 @@ def test_runs_of_a_deployment_say_how_they_went(tmp_path: Path) -> None:
         pass
     left = read_schedule(store)
     assert (left.process, left.succeeded) == ("host:7", ""), "who serves the store says how its runs go"
-
-
-def test_a_schedule_without_a_sign_of_life_is_dead() -> None:
-    begun = datetime(2026, 3, 1, 2, tzinfo=UTC)
-    alive = ServedSchedule("6h", "UTC").beating(begun.isoformat())
-    assert served(alive, begun + timedelta(seconds=HEARTBEAT_TIMEOUT)) is Served.ALIVE
-    assert served(alive, begun + timedelta(seconds=HEARTBEAT_TIMEOUT + 1)) is Served.DEAD
-    ended = replace(alive, ended=begun.isoformat())
-    assert served(ended, begun) is Served.ENDED
 
 
 class MlflowException(Exception):
