@@ -40,5 +40,22 @@ TARGETS: Mapping[str, Target] = {
         ("tests/solvers/core/test_codec.py", "tests/solvers/core/test_dual_rows.py"),
         without="not same_bits and not another_process and not bitwise and not Packed and not certified",
     ),
+    "run": Target(("solvers.run",), ("tests/solvers/run", "tests/solvers/core/test_refusals.py")),
+    "methods": Target(("solvers.methods",), ("tests/solvers/methods",), without="not test_honest_numbers"),
+    "operations": Target(
+        ("solvers.operations",),
+        (
+            "tests/solvers/executors",
+            "tests/solvers/blocks/test_column_atoms.py",
+            "tests/solvers/core/test_risks.py",
+            "tests/solvers/methods/test_newton.py",
+            "tests/solvers/methods/test_metrics.py",
+            "tests/solvers/run/test_kernel_blocks.py",
+        ),
+    ),
+    "blocks": Target(
+        ("solvers.blocks",),
+        ("tests/solvers/blocks", "tests/solvers/methods/test_newton.py", "tests/solvers/test_crew.py"),
+    ),
     "projections": Target(("solvers.projections",), ("tests/solvers/projections",), compiled=True),
 }
