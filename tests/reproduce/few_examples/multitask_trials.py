@@ -136,25 +136,6 @@ def compare_strategies(
     }
 
 
-def few_examples_experiment(
-    X: Any,
-    y: Any,
-    *,
-    per_class: Sequence[int] = (5, 10, 20, 50, 100),
-    splits: int = 5,
-    smoothing: float = 0.0,
-    seed: int = 0,
-) -> dict[tuple[str, int], tuple[Trial, ...]]:
-    """Run the table on X (n, d) with labels y (n,): the trials of every strategy and number of examples."""
-    digits = Digits.draw(X, y, seed)
-    trials: dict[tuple[str, int], tuple[Trial, ...]] = {}
-    for size in per_class:
-        runs = [compare_strategies(digits, size, split, smoothing=smoothing) for split in range(splits)]
-        for name in runs[0]:
-            trials[name, size] = tuple(run[name] for run in runs)
-    return trials
-
-
 @dataclass(frozen=True, eq=False)
 class _Kernels:
     """Kernel matrices of one split: the training rows with themselves, and others with them."""

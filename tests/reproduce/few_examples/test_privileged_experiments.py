@@ -9,7 +9,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from tests.reproduce.few_examples import multitask_trials
-from tests.reproduce.few_examples.multitask_trials import Digits, compare_strategies, few_examples_experiment
+from tests.reproduce.few_examples.multitask_trials import Digits, compare_strategies
 from tests.reproduce.few_examples.privileged_experiments import (
     w_shape,
     w_shape_experiment,
@@ -179,10 +179,6 @@ def test_figures_are_those_of_the_parameters_that_validation_chose(monkeypatch) 
     best = max(found, key=lambda values: values[0])
     ours = trials["stacked"]
     assert (ours.validation, ours.test, ours.chosen["C_tasks"]) == pytest.approx(best)
-
-    table = few_examples_experiment(X, LABELS, per_class=(5,), splits=3)
-    assert table["stacked", 5][2] == ours
-    assert len(table["multi", 5]) == 3
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

@@ -14,7 +14,7 @@ from sklearn.svm import SVC
 
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
-from tests.solvers.problems import LOSSES, M, examples, loss_name, random_margins
+from tests.solvers.problems import LOSSES, M, examples, loss_name, psd_root, random_margins
 from topline import (
     ChiSquaredKernel,
     InvalidProblemError,
@@ -48,12 +48,6 @@ LAM = 0.02
 RBF = RBFKernel(0.3)
 K = rbf_kernel(X, gamma=0.3)
 SMOOTH = [Softmax(), TopKEntropy(2), OneVsAll("logistic"), OneVsAll("hinge")]
-
-
-def psd_root(K):
-    """Features whose inner products are K, by eigenvalues instead of pivots."""
-    values, vectors = np.linalg.eigh(K)
-    return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
 # ---------------------------------------------------------------- against other solvers

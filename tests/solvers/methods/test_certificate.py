@@ -10,6 +10,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from tests.reference import losses as reference
+from tests.solvers.problems import Requests
 from topline import (
     LDRKL,
     ClassEmbeddings,
@@ -163,18 +164,6 @@ def test_gradients_by_vectors_belong_to_scores_that_are_hardly_off(loss, m) -> N
     assert (slack > 0.0).any()
 
 
-class Watched(SerialExecutor):
-    """Remember the operations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list = []
-
-    def run(self, operation):
-        self.asked.append(operation)
-        return super().run(operation)
-
-
 @pytest.mark.parametrize("seed", [0, 3, 9, 15])
 @pytest.mark.parametrize("wants_duals", [False, True])
 def test_lbfgs_reads_no_row_at_its_end_unless_for_duals(seed, wants_duals) -> None:
@@ -183,11 +172,11 @@ def test_lbfgs_reads_no_row_at_its_end_unless_for_duals(seed, wants_duals) -> No
     n, d, m, lam = 300, 40, 5, 0.03
     y = rng.integers(m, size=n).astype(np.int32)
     X = (rng.standard_normal((m, d))[y] + 3.0 * rng.standard_normal((n, d))).astype(np.float32)
-    with Watched() as executor:
+    with Requests() as executor:
         result = solve(
             X, y, Softmax(), lam, method="lbfgs", tol=8e-3, keep_duals=wants_duals, executor=executor
         )
-        at_the_end = [each for each in executor.asked if isinstance(each, Certify | Evaluate | Rebuild)]
+        at_the_end = [each for each in executor.seen if isinstance(each, Certify | Evaluate | Rebuild)]
     assert result.status is Status.SOLVED
     assert bool(at_the_end) == wants_duals
     primal = reference.primal(X.astype(np.float64), y, Softmax(), lam, 0.0, result.W)
@@ -241,9 +230,9 @@ def test_joint_features_are_certified_by_float64_at_once(ordinary) -> None:
     y = rng.integers(m, size=n).astype(np.int32)
     X = (rng.standard_normal((m, d))[y] + rng.standard_normal((n, d))).astype(np.float32)
     classes = ClassEmbeddings(np.eye(m) if ordinary else rng.standard_normal((m, 2)))
-    with Watched() as executor:
+    with Requests() as executor:
         result = solve_with_features(X, y, Softmax(), 0.05, classes, method="lbfgs", executor=executor)
     assert result.status is Status.SOLVED
-    asked = executor.asked
+    asked = executor.seen
     assert [each.exact for each in asked if isinstance(each, Certify)] == ([] if ordinary else [True])
     assert (result.objective.rounding > 0.0) == ordinary

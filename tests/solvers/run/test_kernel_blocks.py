@@ -13,7 +13,16 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from tests.reference.training_qp import optimum
-from tests.solvers.problems import LOSSES, Forgetful, M, examples, loss_name, several_labels, solved_on_blocks
+from tests.solvers.problems import (
+    LOSSES,
+    Forgetful,
+    M,
+    examples,
+    loss_name,
+    psd_root,
+    several_labels,
+    solved_on_blocks,
+)
 from topline import (
     InvalidProblemError,
     MaxHinge,
@@ -50,12 +59,6 @@ N = len(Y)
 LAM = 0.02
 RBF = RBFKernel(0.3)
 K = rbf_kernel(X, gamma=0.3)
-
-
-def psd_root(K):
-    """Features whose inner products are K, by eigenvalues."""
-    values, vectors = np.linalg.eigh(K)
-    return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
 def on_blocks(loss, smoothing=0.0, *, rows=X, labels=Y, kernel=RBF, blocks=2, tol=1e-6, **more):
