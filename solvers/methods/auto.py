@@ -73,6 +73,8 @@ _WATCHED_SMOOTH, _WATCHED_BLOCKS, _WATCHED = 5, 12, (3, 40)
 #: the second on, and those of dual ascent approach the third and a share of the condition of the rows' Gram
 #: matrix, n mu / |x|^2.
 _FEW_ROWS, _BENT, _FEW_VISITS, _SHARE_OF_GRAM = 4, 60.0, 12.0, 0.25
+#: A fall that forecasts so many times the passes of the prior refutes it: the gap hardly moves.
+_STAGNANT = 20.0
 #: Passes of dual ascent to go on a smooth loss, over what the fall of the gap says, which slows down.
 _SLOWS = 1.5
 #: A method is left if another is forecast to take this share of its time, a power more after every change, at
@@ -509,7 +511,8 @@ class Auto(Method):
         before, prior = measured.before, self.priors[memory.method]
         high = before.primal_at_zero is not None and before.best.primal > _HIGH * before.primal_at_zero
         passes = max(prior.passes, prior.high) if high else prior.passes
-        return left if gone >= passes else min(left, passes - gone)
+        refuted = gone >= passes or left > _STAGNANT * prior.passes
+        return left if refuted else min(left, passes - gone)
 
     def _changed(self, problem: Problem, run: Runner, measured: Measurement, change: Change) -> Advance:
         """Change to another method, from W to A or back."""

@@ -148,6 +148,15 @@ def test_a_method_that_is_not_forecast_to_take_longer_keeps_its_turn() -> None:
         assert change_of_method(run.state).method == name
 
 
+def test_a_gap_that_hardly_moves_refutes_a_forecast_before_its_passes_have_gone() -> None:
+    """After five passes the fall forecasts 2,500 more, which refutes 10 and not 1,000."""
+    rows = clusters(2_000, 6, 40, 4.0)
+    for passes, changes in ((10.0, [5]), (1_000.0, [])):
+        known = {"dual_ascent": Prior(passes), "newton": Prior(2.0 * passes)}
+        run = run_of(known, MaxHinge(), 30.0, Clock(), passes=9, rows=rows)
+        assert [change.passes for change in run.state.memory.changes] == changes
+
+
 @pytest.mark.parametrize(("prior", "goes"), [(Prior(1e6, 1e-12), False), (Prior(10.0, 1e9), True)])
 def test_a_method_that_ends_within_the_passes_comes_first(prior: Prior, goes: bool) -> None:
     """Dual ascent takes more than 1,000 passes: one that takes more yet is no way out, however quick."""
