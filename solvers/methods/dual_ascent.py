@@ -292,10 +292,11 @@ class DualAscent(Method):
 
         In this process all parts have about equally many rows; with remote workers only as many parts as pay.
         """
-        most = min(max(n // (self.blocks * _ROWS_IN_TURN), 1), MOST_PARTS)
-        most = max(math.ceil(most * rows / n), 1)
         if not measured.apart or memory.exchange is None:
-            return most
+            most = min(max(n // (self.blocks * _ROWS_IN_TURN), 1), MOST_PARTS)
+            return max(math.ceil(most * rows / n), 1)
+        # What a block overlooks between two line searches is the share of the moving rows that others visit.
+        most = min(max(rows // (self.blocks * _ROWS_IN_TURN), 1), MOST_PARTS)
         work *= self.blocks / measured.apart
         return min(most, SharedWork(self.blocks, work, memory.exchange).parts)
 
