@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from tests.e2e.operator_day import day
+import pytest
+
+from tests.e2e.operator_day import MET, ROOT, day
 
 LOOK, MOVED = "ToplineScheduleNeedsALook", "ToplineFeaturesMoved"
 #: What `/metrics` says in each state, who is told, and which of the simple alerts fire.
@@ -44,3 +47,11 @@ def test_every_place_says_the_same_of_every_state(tmp_path: Path) -> None:
     assert "nothing is retrained until it is resumed" in shown["the deployment is paused"]
     assert "no heartbeat for 10 min" in shown["the process is killed"]
     assert "retrain/nightly" in shown["none of them came for three days"]
+
+
+@pytest.mark.parametrize("one", MET, ids=lambda one: one["met"])
+def test_what_was_met_names_tests_that_exist(one) -> None:
+    for test in one["tests"]:
+        path, _, name = test.partition("::")
+        text = (ROOT / "tests" / path).read_text(encoding="utf-8")
+        assert re.search(rf"(def|class) {name.partition('[')[0] or 'test_'}", text)
