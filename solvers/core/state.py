@@ -185,7 +185,7 @@ class StoppingCriteria:
     tol : relative gap to reach, at least 1e-14, the resolution of float64 sums; where the loss is not convex,
         |grad P(W)| / |grad P(0)|.
     max_passes : passes over the examples, over all resumptions, that the rounds do not exceed; the final
-        certificate takes one or two more.
+        certificate takes up to two more.
     time_limit : seconds of this call, None for no limit; sweeps stop at it, and no pass that measures W
         starts after it.
     of_duals : whether only W(A) of the blocks' last A counts, not the best W of all rounds.

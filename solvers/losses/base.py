@@ -212,9 +212,7 @@ class LossForm:
 
     @property
     def score_roundings(self) -> float | None:
-        """Unit roundoffs of the scores to which float32 gradients belong, 0 if only these are rounded."""
-        if self.family.gradient_rows is None:
-            return 0.0
+        """Unit roundoffs of the scores to which float32 gradients belong; None if unknown."""
         known = self.family.row_roundings
         return None if known is None else known * max(self.temperature, 1.0)
 

@@ -73,7 +73,8 @@ _WATCHED_SMOOTH, _WATCHED_BLOCKS, _WATCHED = 5, 12, (3, 40)
 #: the second on, and those of dual ascent approach the third and a share of the condition of the rows' Gram
 #: matrix, n mu / |x|^2.
 _FEW_ROWS, _BENT, _FEW_VISITS, _SHARE_OF_GRAM = 4, 60.0, 12.0, 0.25
-#: A fall that forecasts so many times the passes of the prior refutes it: the gap hardly moves.
+#: A fall that forecasts so many times the passes of the prior refutes it: the gap hardly moves.  The prior
+#: while P is high does not count, as another method may lower such a P.
 _STAGNANT = 20.0
 #: Passes of dual ascent to go on a smooth loss, over what the fall of the gap says, which slows down.
 _SLOWS = 1.5

@@ -26,6 +26,8 @@ _ROUNDING = 1e-9
 #: Multiplications of a pass from which products are in float32, its unit roundoff, and the share of the gap
 #: that rounding may take where the gap ends no run.
 _LARGE, _UNIT, _SMALL_SHARE = 1 << 28, 2.0**-24, 0.01
+#: Likewise, to end by the products of the last round: below, float64 takes some milliseconds.
+_LARGE_SMOOTH = 1 << 25
 #: Relative rounding of the bounds themselves, and what underflow may take from a score.
 _SLACK, _UNDERFLOW = 1.02, 1e-30
 #: Relative decrease of P from which a W of a round is measured again, for float64 and float32 products.
@@ -173,9 +175,10 @@ def _at_best(
 
 
 def are_proven(problem: Problem) -> bool:
-    """Return whether the values of `of_answer` have a bound of their rounding."""
+    """Return whether the values of `of_answer` have a bound, on a problem where reading the rows shows."""
     known = problem.form.score_roundings is not None and problem.smoothing == 0.0
-    return known and _bounds_rounding(problem)
+    large = problem.n * problem.d * problem.m >= _LARGE_SMOOTH
+    return large and known and _bounds_rounding(problem)
 
 
 def of_answer(problem: Problem, state: SolverState, stats: VertexSums) -> FinalValues | None:

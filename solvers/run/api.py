@@ -55,6 +55,7 @@ class PrintProgress:
     >>> from topline import MaxHinge, PrintProgress, solve
     >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
     >>> result = solve(X, y, MaxHinge(), lam=0.1, callbacks=[PrintProgress()])  # doctest: +ELLIPSIS
+    1 pass, ... s: primal 1, dual 0, relative gap 1.0e+00
     2 passes, ... s: primal ..., dual ..., relative gap ...
     """
 

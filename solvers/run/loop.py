@@ -46,8 +46,8 @@ Callback: TypeAlias = Callable[[IterationRecord, SolverState], bool | None]
 #: rounding of every row's step is in W as well: 3e-6 of it after 32 passes over 20,000 rows of 40 classes.
 REBUILD_EVERY = 100
 
-#: Rounds to wait for a point that proves itself: with P and D of two points a certificate reads the rows
-#: twice in float64, which takes as long as four rounds.
+#: Rounds to wait for a point that proves itself where P and D are good enough without their rounding, or are
+#: those of two points: a certificate takes as long as one round to four.
 _UNPROVEN = 2
 #: The share of the tolerance that the bound of rounding may have for that.
 _MOST_ROUNDING = 0.5
@@ -118,7 +118,7 @@ class _Loop:
     target : the criteria of the rounds: a smaller gap than requested after a certificate has refuted one.
     refuted : whether the state has just been refuted: a step follows, however good it looks.
     start_primal : P of a start that must not be the answer.
-    unproven : rounds whose bounds were good enough, but those of no single point.
+    unproven : rounds whose bounds were good enough, but not with the rounding of a single point.
     earlier, began : seconds of earlier runs, and the clock at the start of this one.
     traffic : totals of the executor at the last record.
     passes : passes of the run up to the present point of the round.
@@ -312,11 +312,11 @@ class _Loop:
         if self.known is not None and not certified:
             final = as_measured(self.state, self._bounds(self.known))
         else:
-            proof, tol = self._values_of(self.known), self.criteria.tol
-            if proof is not None and proof.objective.reaches(tol):
+            proof = self._values_of(self.known)
+            if proof is not None and self._suffice(proof):
                 final = proof
             else:
-                final = self.method.final(self.problem, self.executor, self.state, tol)
+                final = self.method.final(self.problem, self.executor, self.state, self.criteria.tol)
         if status is not Status.INTERRUPTED:
             if not final.objective.finite:
                 status = Status.NONFINITE
@@ -327,18 +327,26 @@ class _Loop:
                     self._refute(final)
                     return None
                 status = budget
+        elif self.unproven and final.objective.reaches(self.criteria.tol):
+            # A callback has seen bounds that are good enough, while the run waited for their proof.
+            status = Status.SOLVED
         state = replace(self.state, seconds=self._seconds())
         return Run(state, status, final, self.history.records(), certified, self.known)
 
     def _awaits_proof(self, measured: Measurement) -> bool:
         """Return whether to wait for a point that proves itself, which costs less than a certificate."""
-        values, tol = self._values_of(measured), self.criteria.tol
-        if values is None or values.objective.reaches(tol):
+        values = self._values_of(measured)
+        if values is None or self._suffice(values):
             return False
-        if values.objective.rounding > _MOST_ROUNDING * tol * abs(values.primal):
+        if values.objective.rounding > _MOST_ROUNDING * self.criteria.tol * abs(values.primal):
             return False
         self.unproven += 1
         return self.unproven <= _UNPROVEN
+
+    def _suffice(self, values: FinalValues) -> bool:
+        """Return whether proven values end the run: within the tolerance, at a W as good as the best."""
+        best = min(self.start_primal, (1.0 + _FLOAT32) * self.state.best.primal)
+        return values.objective.reaches(self.criteria.tol) and values.primal <= best
 
     def _values_of(self, measured: Measurement | None) -> FinalValues | None:
         """Return what a measurement says with a bound of rounding, unless the end has to set a kept A."""
