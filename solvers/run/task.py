@@ -44,7 +44,7 @@ from topline.solvers.core.state import (
     Status,
     StoppingCriteria,
 )
-from topline.solvers.crew import available_cores, one_blas_thread
+from topline.solvers.crew import ALONE, available_cores, one_blas_thread
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.solvers.executors import AnsweredBlocks, DualRows, Executor, SerialExecutor, ThreadExecutor
 from topline.solvers.kernels import Kernel, KernelFeatures, as_kernel, is_positive, is_precomputed
@@ -570,11 +570,14 @@ def compile_jit_functions(
     tens of seconds; without this call the first pass pays for it.  `several` says that examples have label
     sets.
     """
-    # Functions that read and pack rows.
+    # Functions that read, pack and add up rows.
     widened(np.zeros(1, dtype=np.float16))
     for part in (np.eye(_TINY_ROWS, dtype=np.float32), np.eye(_TINY_ROWS)):
         unpack(pack(part), 0, _TINY_ROWS, part)
     columns = columns_alike(m, d, smooth=spec.loss.form(m).smooth)
+    for dtype in (np.float32, np.float64):
+        U, rows_of_dtype = np.zeros((_TINY_ROWS, m), dtype), np.zeros((_TINY_ROWS, columns), dtype)
+        ALONE.add_product(U, rows_of_dtype, np.zeros((m, columns)))
     X = np.zeros((_TINY_ROWS, columns), dtype=np.float32)
     X[:, :3] = np.random.default_rng(0).standard_normal((_TINY_ROWS, 3))
     sets, codes = LabelSets.from_lists([{i % m, i // 2 % m} for i in range(_TINY_ROWS)], m)

@@ -44,16 +44,21 @@ MOVED = 1e-6
 
 
 class CountedRows(SerialExecutor):
-    """Counts the rows that requests touch; `passes` are what they were for before the last certificate."""
+    """Counts the rows that requests touch, and those before the last certificate."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows, self.passes = Counter[str](), Counter[str]()
+        self.rows, self.before = Counter[str](), Counter[str]()
+
+    def passes(self) -> Counter[str]:
+        """Return what passes were for; all of them where the last round is the certificate."""
+        rows = self.before or self.rows
+        return Counter({name: touched / self._held[0].stop for name, touched in rows.items()})
 
     def run(self, request: Any) -> Any:
         """Run a request, and count its rows."""
         if _certifies(request):
-            self.passes = Counter({name: rows / self._held[0].stop for name, rows in self.rows.items()})
+            self.before = self.rows.copy()
         stats = super().run(request)
         match request:
             case Evaluate() | FindVertices() | FindSelectedVertices():
@@ -80,7 +85,7 @@ def counted(
     """Return a result of `solve` and what its passes were for."""
     executor = CountedRows()
     result = solve(X, y, loss, lam, tol=tol, executor=executor, **start)
-    return result, executor.passes
+    return result, executor.passes()
 
 
 def start_from(before: SolveResult, kept: Any) -> dict[str, Any]:
