@@ -29,7 +29,7 @@ LINES: Final = {
     "pipeline/readers": 2_414,
     "pipeline/registry": 1_300,
     "pipeline/report": 889,
-    "pipeline/rows": 1_208,
+    "pipeline/rows": 1_213,
     "pipeline/sweep": 2_304,
     "pipeline/telemetry": 950,
     "pipeline/training": 2_078,

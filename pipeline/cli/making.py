@@ -152,7 +152,7 @@ def train(
         raise ConfigError(
             "--auto searches anew, and --from keeps a model's settings: leave one of the two out"
         )
-    if from_model or without or labels_from:
+    if any(given is not None for given in (from_model, without, labels_from)):
         config = _edited(config, from_model, without, labels_from)
     done = None if config.resume is None else already_solved(config, config.resume)
     cluster = call.config(ClusterConfig)

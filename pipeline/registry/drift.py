@@ -79,7 +79,7 @@ def _area(X: NDArray[np.float64], sign: NDArray[np.float64], fitted: NDArray[np.
 def _sampled_rows(rows: TrainingRows, chosen: NDArray[np.int64]) -> NDArray[Any]:
     """Return rows at some places, evenly spread over these, without transforms."""
     step = max(1, -(-len(chosen) // MOST_ROWS))
-    found: Any = TrainingRows(rows.dataset, rows.split, only=chosen[::step]).whole()
+    found: Any = rows.at(chosen[::step], None).whole()
     return np.asarray(found.toarray() if hasattr(found, "toarray") else found)
 
 

@@ -129,7 +129,7 @@ def _nested_order(labels: NDArray[Any]) -> NDArray[np.int64]:
 
 def _picked(rows: TrainingRows, wanted: NDArray[np.int64]) -> Any:
     """Return the rows with these ascending numbers as float32."""
-    return TrainingRows(rows.dataset, rows.split, rows.transforms, wanted).whole()
+    return rows.at(wanted, rows.transforms).whole()
 
 
 def size_words(points: Sequence[SizePoint], unit: str = "images") -> str:

@@ -151,6 +151,11 @@ class TrainingRows:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def at(self, places: NDArray[np.int64], transforms: RowTransform | None) -> TrainingRows:
+        """Return some of these rows, by their ascending places among them, with other transforms."""
+        only = places if self.only is None else self.only[places]
+        return TrainingRows(self.dataset, self.split, transforms, only)
+
     @property
     def batches(self) -> int:
         """Number of batches the dataset is read in."""

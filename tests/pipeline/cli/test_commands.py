@@ -173,6 +173,14 @@ def test_no_store_is_made_for_images_that_are_not_there(
     assert not (tmp_path / "shop").exists()
 
 
+def test_an_empty_model_to_start_from_is_no_start_from_zero(topline: Topline, tmp_path: Path) -> None:
+    """A variable of a script that nothing has set."""
+    small_dataset(tmp_path)
+    ran = topline("train", "--store", str(tmp_path), "--from", "")
+    assert ran.code == BAD_INPUT
+    assert "a store needs a path" in ran.err
+
+
 def test_a_loss_that_is_not_there_is_told_before_a_store_that_is_not(
     topline: Topline, tmp_path: Path
 ) -> None:

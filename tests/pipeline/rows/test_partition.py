@@ -407,3 +407,8 @@ def test_sparse_rows_are_of_the_type_that_their_slices_have(tmp_path: Path) -> N
     rows = TrainingRows(small_dataset(tmp_path, dtype="float16", sparse=True))
     assert rows.dataset.info.dtype == "float16"
     assert rows.dtype == rows[0:3].dtype == np.float32
+
+
+def test_some_of_some_rows_are_counted_among_these(dataset: Dataset) -> None:
+    some = TrainingRows(dataset, only=np.arange(3, 11))
+    np.testing.assert_array_equal(dense(some.at(np.array([0, 5]), None).whole()), expected(dataset)[[3, 8]])

@@ -16,7 +16,7 @@ from topline import AverageTopK, Softmax, UnsupportedCombinationError, open_stor
 from topline.pipeline.certification import certify
 from topline.pipeline.certification.sums import top_weights
 from topline.pipeline.cli.table import BAD_INPUT, SHORT_OF_TOLERANCE
-from topline.pipeline.errors import ConfigError
+from topline.pipeline.errors import CertificateMismatchError, ConfigError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report
 from topline.pipeline.rows.partition import TrainingRows
@@ -104,6 +104,11 @@ def test_altered_cuts_are_found(model: Model) -> None:
     assert alone.basis == "W"
     assert not alone.certified
     assert alone.dual < sound.dual
+
+
+def test_a_dual_value_above_the_primal_is_refused(model: Model) -> None:
+    with pytest.raises(CertificateMismatchError, match="below zero"):
+        certify(altered(model, cut_shares=1.2 * model.array("cut_shares")))
 
 
 def test_steps_without_a_memory_rest_on_b(folder: Path) -> None:
