@@ -90,7 +90,7 @@ _AFRESH = 5.0
 _NEWTON_SMOOTH = 8.0, 2.0
 #: Passes of L-BFGS, by time, from which the least forecast keeps a run on dense rows from beginning with dual
 #: ascent.
-_TRIED = 45.0
+_TRIED = 30.0
 #: A sweep of one block takes as long as this many evaluations, and longer if blocks synchronise in between.
 _SWEEP = 8.0
 #: Relative gap from which a start counts as new, and the W of several blocks as no place to continue from.
