@@ -136,10 +136,11 @@ def _at_best(
         P(V) - D(A) = (1/n) sum (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) + lam/2 |W(A) - V|^2.
 
     Near the optimum neither part is sensitive: scores off by e_i change the first by <alpha_i - u_i, e_i> and
-    half of |e_i|^2 for an entropy (in the largest entry, by Pinsker's inequality), and W(A) is near V.  (At a
-    kink u_i jumps, and the bound of a hinge is often as large as its gap: products are in float64.)  A sum
-    of t products is off by at most gamma_t = t u / (1 - t u) times their sizes, in any order (N. J. Higham,
-    Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), and sizes by Cauchy and Schwarz.
+    half of |e_i|^2 / T for an entropy (in the largest entry, by Pinsker's inequality), and W(A) is near V.
+    (At a kink u_i jumps, and the bound of a hinge is often as large as its gap: products are in float64.)
+    A sum of t products is off by at most gamma_t = t u / (1 - t u) times their sizes, in any order
+    (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), and sizes by Cauchy and
+    Schwarz.
     """
     point, n, form = state.best.dual_point, problem.n, problem.form
     found = point if isinstance(point, FoundAt) else None

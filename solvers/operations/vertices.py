@@ -41,7 +41,8 @@ class VertexSums(VectorSums):
         sum p_ij (1 - p_ij), in general |u_ij| - u_ij^2.  None otherwise.
     openness_sq : estimate of the sum over rows of the squared sum over classes of their o_ij.
     moments : (m, d, d) the sums requested by `least_openness`; None otherwise.
-    row_sq, weight, terms, summed : with an envelope and products in float32, as in `Certified`; else 0.
+    row_sq, weight, terms, summed : as in `Certified`, with an envelope and products in float32, where the
+        rounding of the loss has a bound; else 0.
     """
 
     alpha_sq: float = 0.0
@@ -97,7 +98,8 @@ class FindVertices(TileOperation[VertexSums]):
         looks = self.envelope and isinstance(vertices, DenseVertices)
         sums = np.zeros(ranking.N_SUMS)
         product, rows, alpha_u, alpha_sq = np.zeros((problem.m, problem.d)), 0, 0.0, 0.0
-        rounds, row_sq, weight, terms = self.envelope and dtype != FLOAT64, 0.0, 0.0, 0
+        bounded = self.envelope and problem.form.score_roundings is not None
+        rounds, row_sq, weight, terms = bounded and dtype != FLOAT64, 0.0, 0.0, 0
         taken = yield clock, dtype, np.ascontiguousarray(self.W, dtype=dtype)
         while taken is not None:
             tile, scores = taken
