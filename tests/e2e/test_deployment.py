@@ -59,8 +59,18 @@ class Deployment:
             ["bash", "-euo", "pipefail", "-c", self.commands[name]], cwd=ROOT, env=self.environ
         )
         (self.folder / f"{name}.log").write_text(done.stdout + done.stderr)
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}{self.last_words()}"
         return done.stdout
+
+    def last_words(self, lines: int = 40) -> str:
+        """The ends of the logs of whoever takes part in a run: a failed run's reason is in one of them."""
+        said = ""
+        for name in ("worker", "workers", "scheduler", "server"):
+            log = self.folder / f"{name}.log"
+            if log.exists():
+                last = log.read_text(errors="replace").splitlines()[-lines:]
+                said += "\n".join([f"\n--- {log.name}", *last])
+        return said
 
     @property
     def elsewhere(self) -> Path:
