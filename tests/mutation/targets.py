@@ -20,6 +20,9 @@ class Target:
     without: str = ""
 
 
+#: Without one test of the solvers that takes ten times what any other takes.
+QUICK = "not several_blocks_of_standardised_rows"
+
 TARGETS: Mapping[str, Target] = {
     "certification": Target(
         ("pipeline.certification",),
@@ -40,22 +43,54 @@ TARGETS: Mapping[str, Target] = {
         ("tests/solvers/core/test_codec.py", "tests/solvers/core/test_dual_rows.py"),
         without="not same_bits and not another_process and not bitwise and not Packed and not certified",
     ),
-    "run": Target(("solvers.run",), ("tests/solvers/run", "tests/solvers/core/test_refusals.py")),
-    "methods": Target(("solvers.methods",), ("tests/solvers/methods",), without="not test_honest_numbers"),
+    "run": Target(
+        ("solvers.run",),
+        (
+            "tests/solvers/core/test_refusals.py",
+            "tests/solvers/run",
+            "tests/solvers/core/test_risks.py",
+            "tests/solvers/methods/test_certificate.py",
+            "tests/solvers/methods/test_auto.py",
+        ),
+    ),
+    "methods": Target(
+        ("solvers.methods",),
+        (
+            "tests/solvers/methods",
+            "tests/solvers/operations",
+            "tests/solvers/blocks/test_column_atoms.py",
+            "tests/solvers/run/test_kernel_blocks.py",
+        ),
+        without=f"not test_honest_numbers and {QUICK}",
+    ),
     "operations": Target(
         ("solvers.operations",),
         (
+            "tests/solvers/operations",
             "tests/solvers/executors",
             "tests/solvers/blocks/test_column_atoms.py",
+            "tests/solvers/blocks/test_second_order_kept.py",
+            "tests/solvers/blocks/test_shared_heads.py",
             "tests/solvers/core/test_risks.py",
             "tests/solvers/methods/test_newton.py",
             "tests/solvers/methods/test_metrics.py",
             "tests/solvers/run/test_kernel_blocks.py",
+            "tests/solvers/run/test_mapped.py",
+            "tests/solvers/run/test_shared.py",
         ),
+        without=QUICK,
     ),
     "blocks": Target(
         ("solvers.blocks",),
-        ("tests/solvers/blocks", "tests/solvers/methods/test_newton.py", "tests/solvers/test_crew.py"),
+        (
+            "tests/solvers/operations",
+            "tests/solvers/blocks",
+            "tests/solvers/methods/test_newton.py",
+            "tests/solvers/methods/test_dual_ascent.py",
+            "tests/solvers/run/test_kernel_blocks.py",
+            "tests/solvers/test_crew.py",
+        ),
+        without=QUICK,
     ),
     "projections": Target(("solvers.projections",), ("tests/solvers/projections",), compiled=True),
 }
