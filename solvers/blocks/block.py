@@ -12,7 +12,7 @@ import numpy as np
 from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, ClassLists
 from topline.solvers.core.answers import TileReader
 from topline.solvers.core.dual_points import PendingStep, step_number
-from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store, row_runs
+from topline.solvers.core.dual_rows import ByteBudget, DualStore, PackedStore, row_runs
 from topline.solvers.core.problem import Problem, SelectedRows
 from topline.solvers.core.rows import Rows, RowSource, compute_dtype, read_slabs, slab_bounds
 from topline.solvers.errors import StateLostError, UnsupportedCombinationError
@@ -120,7 +120,7 @@ class BlockDuals:
         self._budget = dual_bytes if isinstance(dual_bytes, ByteBudget) else None
         if isinstance(dual_bytes, int) and dual_bytes < array_bytes(len(y), problem.m):
             self._budget = ByteBudget(dual_bytes)
-        self.A: DualStore = make_store(cuts, problem.m, dtype, self._budget)
+        self.A: DualStore = self._zeros(dtype, self._budget)
         self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
         self.counts = np.zeros(len(y), dtype=np.int32)
         self._change: DualStore | None = None
@@ -142,18 +142,32 @@ class BlockDuals:
 
     def array_bytes(self, *, wide: bool = False) -> int:
         """Return the bytes of A and its change as arrays, of float64 if `wide`."""
-        return array_bytes(*self.A.shape) if wide else array_bytes(*self.A.shape, self.A.dtype.itemsize)
+        rows, m = self.A.shape
+        return array_bytes(rows, m) if wide else array_bytes(rows, m, self.A.dtype.itemsize)
 
     def clear(self) -> None:
-        """Free A and its change, which must not be used again."""
-        for store in (self.A, self._change):
-            if store is not None:
-                store.clear()
+        """Free what A and its change take of the budget; they must not be used again."""
+        for rows in (self.A, self._change):
+            if isinstance(rows, PackedStore):
+                rows.clear()
+
+    def _zeros(self, dtype: np.dtype[Any], budget: ByteBudget | None) -> DualStore:
+        """Return dual rows of zeros, packed if there is a budget."""
+        shape = len(self._y), self._problem.m
+        return np.zeros(shape, dtype) if budget is None else PackedStore(self._cuts, shape[1], dtype, budget)
 
     def _move(self, budget: ByteBudget | None) -> None:
-        m = self._problem.m
-        self.A = _moved(self.A, self._cuts, m, budget)
-        self._change = None if self._change is None else _moved(self._change, self._cuts, m, budget)
+        self.A = self._copied(self.A, budget)
+        self._change = None if self._change is None else self._copied(self._change, budget)
+
+    def _copied(self, rows: DualStore, budget: ByteBudget | None) -> DualStore:
+        """Return a copy of dual rows, packed if there is a budget; packed ones are freed."""
+        found = self._zeros(rows.dtype, budget)
+        for start, stop in pairwise(self._cuts):
+            found[start:stop] = rows[start:stop]
+        if isinstance(rows, PackedStore):
+            rows.clear()
+        return found
 
     def conjugates(self, A: FloatArray, rows: slice) -> float:
         """Return sum w_i (-Phi*(-alpha_i)) of dual rows A (r, m) at `rows`."""
@@ -176,9 +190,9 @@ class BlockDuals:
             return
         number = pending_step.number
         if self._moved is not None and pending_step.shrink == 1.0:
-            A, change = self.A.dense, None if self._change is None else self._change.dense
+            A, change = self.A, self._change
             waits = self._dense & (self._pending == number) & (self._applied != number)
-            if A is not None and change is not None and waits.all():
+            if isinstance(A, np.ndarray) and isinstance(change, np.ndarray) and waits.all():
                 # The few rows of a part of a round, whatever the number of tiles.
                 _add_changes(A, change, self._moved, self._lists, pending_step.step)
                 self._applied[:] = number
@@ -192,7 +206,7 @@ class BlockDuals:
     def rows_after(self, tile: int, rows: slice, pending_step: PendingStep | None) -> FloatArray:
         """Return the rows of A of one tile, after applying a step to them, once."""
         start, stop = rows.start, rows.stop
-        A = self.A.read(start, stop)
+        A = self.A[start:stop]
         if pending_step is None or self._applied[tile] == pending_step.number:
             return A
         if self._pending[tile] != pending_step.number:
@@ -205,7 +219,7 @@ class BlockDuals:
             if self._moved is not None:
                 low, high = np.searchsorted(self._moved, (start, stop))
                 moved = self._moved[low:high] - start
-            change = self._change.read(start, stop)[moved]
+            change = self._change[start:stop][moved]
             A[moved] += np.asarray(pending_step.step * change, dtype=A.dtype)
             A = A if pending_step.shrink == 1.0 else pending_step.shrink * A
         else:
@@ -218,7 +232,7 @@ class BlockDuals:
                 pending_step.step,
                 pending_step.shrink,
             )
-        self.A.write(start, stop, A)
+        self.A[start:stop] = A
         self._applied[tile] = pending_step.number
         return A
 
@@ -239,8 +253,10 @@ class BlockDuals:
         """Keep the vertex U (r, m) of this round for the rows A (r, m) of a tile, as the change to it."""
         change = self._room()
         self._moved = None
-        place = None if change.dense is None else change.read(rows.start, rows.stop)
-        change.write(rows.start, rows.stop, np.subtract(U, A, out=place))
+        if isinstance(change, np.ndarray):
+            np.subtract(U, A, out=change[rows])
+        else:
+            change[rows] = U - A
         self._pending[tile], self._dense[tile] = step_number(round_), True
 
     def change(self) -> DualStore:
@@ -249,18 +265,17 @@ class BlockDuals:
         self._moved = None
         return self._room()
 
-    def no_change(self, rows: Int64Array, lists: ClassLists) -> DualStore:
-        """Return room (rows, m) for a change of A in the listed classes of some rows.
+    def no_change(self, rows: Int64Array | None = None, lists: ClassLists = ALL_CLASSES) -> DualStore:
+        """Return zeros (rows, m) for a change of A in the listed classes of some rows, by default of all.
 
-        It is zeroed at the cost of the rows last written.
+        They are zeroed at the cost of the rows last written.
         """
-        before = self._moved
-        room = self.change()
-        if room.dense is None or before is None:
+        before, room = self._moved, self.change()
+        if isinstance(room, PackedStore):
             room.clear()
         else:
-            room.dense[before] = 0.0
-        self._moved, self._lists = np.sort(rows), lists
+            room[slice(None) if before is None else before] = 0.0
+        self._moved, self._lists = None if rows is None else np.sort(rows), lists
         return room
 
     def changed(self, round_: int, part: int = 0) -> None:
@@ -273,8 +288,8 @@ class BlockDuals:
 
     def whole(self, method: str) -> tuple[FloatArray, FloatArray]:
         """Return A and its change as arrays (rows, m); raises UnsupportedCombinationError if packed."""
-        A, change = self.A.dense, self.change().dense
-        if A is None or change is None:
+        A, change = self.A, self.change()
+        if isinstance(A, PackedStore) or isinstance(change, PackedStore):
             raise UnsupportedCombinationError(
                 f"{method} works on dual variables as arrays, and those of a block are packed to fit their "
                 "budget: allow more memory, or use dual_ascent"
@@ -297,8 +312,8 @@ class BlockDuals:
         rows = max(_AT_ONCE // self._problem.m, 1)
         for start in range(0, len(self._y), rows):
             stop = min(start + rows, len(self._y))
-            A = self.A.read(start, stop).astype(np.float64)
-            self.A.write(start, stop, nearest_rows(self._form, A, self._y[start:stop]))
+            A = self.A[start:stop].astype(np.float64)
+            self.A[start:stop] = nearest_rows(self._form, A, self._y[start:stop])
 
     def feasible(self, A: FloatArray, rows: slice) -> Float64Array:
         """Return dual rows A (r, m) at `rows` in float64, inside their domains."""
@@ -307,7 +322,7 @@ class BlockDuals:
 
     def counted(self, start: int, stop: int) -> FloatArray:
         """Return the rows [start, stop) of A, each times its weight."""
-        A = self.A.read(start, stop)
+        A = self.A[start:stop]
         return A * self._weights[start:stop, None].astype(A.dtype) if self._weighted else A
 
     def load_counted(self, start: int, rows: FloatArray) -> None:
@@ -326,29 +341,27 @@ class BlockDuals:
             raise StateLostError(f"stored duals of shape {rows.shape} do not fit a block of shape {shape}")
         if rows.dtype == np.float64 and self.A.dtype != np.float64:
             self._to_float64()
-        self.A.write(start, start + len(rows), rows)
+        self.A[start : start + len(rows)] = rows
         self._applied[:] = _NEVER
         self._pending[:] = _NEVER
 
     def _to_float64(self) -> None:
-        self.A.widen()
-        if self._change is not None:
-            self._change.widen()
+        self.A = _widened(self.A)
+        self._change = None if self._change is None else _widened(self._change)
 
     def _room(self) -> DualStore:
         if self._change is None:
-            budget = None if self.A.dense is not None else self._budget
-            self._change = make_store(self._cuts, self._problem.m, self.A.dtype, budget)
+            budget = self._budget if isinstance(self.A, PackedStore) else None
+            self._change = self._zeros(self.A.dtype, budget)
         return self._change
 
 
-def _moved(store: DualStore, cuts: Sequence[int], m: int, budget: ByteBudget | None) -> DualStore:
-    """Return a copy of a store, as an array without a budget; the old store is cleared."""
-    found = make_store(cuts, m, store.dtype, budget)
-    for start, stop in pairwise(cuts):
-        found.write(start, stop, store.read(start, stop))
-    store.clear()
-    return found
+def _widened(rows: DualStore) -> DualStore:
+    """Return dual rows in float64; packed ones are packed anew in their place."""
+    if isinstance(rows, np.ndarray):
+        return rows.astype(np.float64, copy=False)
+    rows.widen()
+    return rows
 
 
 def inside(problem: Problem, A: FloatArray, y: IntArray, weights: Float64Array | None) -> Float64Array:
@@ -531,7 +544,7 @@ class Block:
         """Copy `share` times the dual variables of a block of the same rows and weights, after its step."""
         theirs, mine = source.duals_after(pending_step).A, self.duals
         for start, stop in row_runs(0, *theirs.shape):
-            rows = theirs.read(start, stop)
+            rows = theirs[start:stop]
             mine.load(start, rows if share == 1.0 else rows * rows.dtype.type(share))
         self._forget({"rows"})
         self.loaded = True

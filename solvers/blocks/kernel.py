@@ -225,7 +225,7 @@ class BlockAtoms:
     def become(self, name: int, S: FloatArray, block: Block) -> None:
         """Make A, with its scores S, the only atom."""
         duals = block.duals.A
-        rows = [sparse.csr_matrix(duals.read(start, stop)) for _, start, stop in block.tiles.bounds()]
+        rows = [sparse.csr_matrix(duals[start:stop]) for _, start, stop in block.tiles.bounds()]
         self._atoms = {name: _Atom(sparse.csr_matrix(sparse.vstack(rows, format="csr")), S.copy())}
 
     def products(self, names: Sequence[int], U: FloatArray, T: FloatArray, block: Block) -> Float64Array:
@@ -265,7 +265,7 @@ class BlockAtoms:
             A = np.zeros((stop - start, block.problem.m))
             for name, share in weights:
                 A += share * self._atoms[name].vertices[start:stop].toarray()
-            duals.write(start, stop, A.astype(duals.dtype))
+            duals[start:stop] = A.astype(duals.dtype)
 
     def _mixed(self, parts: Mixture) -> _Atom:
         """Return the mixture of some atoms; a single one unchanged."""
@@ -383,10 +383,10 @@ def _move(block: Block, tile: Tile, change: Change) -> None:
     places, own = own_places(block, change.numbers, tile)
     if len(places):
         duals = block.duals.A
-        A = duals.read(tile.rows.start, tile.rows.stop)
+        A = duals[tile.rows]
         weights = tile.weights[places, None]
         A[places] += (change.values[own] / np.where(weights > 0.0, weights, np.inf)).astype(A.dtype)
-        duals.write(tile.rows.start, tile.rows.stop, A)
+        duals[tile.rows] = A
 
 
 #: Sweeps over a tile end when one brings less than this share of the first, or after this many,

@@ -1,6 +1,8 @@
-"""Dual rows of one block: as one array, or packed under a budget of bytes.
+"""Dual rows of one block: an array, or packed under a budget of bytes.
 
-Both forms hold the same numbers: reads return what was written, to the last bit except the sign of a zero.
+Both are read and written by slices of rows, and hold the same numbers: packed rows are those that were
+written, to the last bit except the sign of a zero.  A slice of an array is a view of it, a slice of packed
+rows a fresh array, whose changes count only once they are written back.
 
 Packed rows (r, m) are the non-zero values, row after row, then the start of each row among them (r + 1
 numbers), then their columns.  Rows of zeros take no bytes, and rows that packing would not shorten are stored
@@ -114,41 +116,6 @@ _RUN_BYTES = 1 << 26
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-class DenseStore:
-    """Rows (rows, m) of floats, initially zero, as one array in memory.
-
-    `read` gives C-contiguous rows, whose changes count only once they are written back: a view here, a fresh
-    array of packed rows.  `dense` is the array itself, whose changes are changes of the store.
-    """
-
-    def __init__(self, rows: int, m: int, dtype: np.dtype[Any]) -> None:
-        self.shape, self.dtype = (rows, m), dtype
-        self.dense: FloatArray = np.zeros((rows, m), dtype=dtype)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory now in use by the rows."""
-        return self.dense.nbytes
-
-    def read(self, start: int, stop: int) -> FloatArray:
-        """Return a view of the rows [start, stop)."""
-        return self.dense[start:stop]
-
-    def write(self, start: int, stop: int, values: FloatArray) -> None:
-        """Replace the rows [start, stop), unless `values` is the view that `read` gave of them."""
-        place = self.dense[start:stop]
-        if values.__array_interface__ != place.__array_interface__:
-            place[...] = values
-
-    def clear(self) -> None:
-        """Make every row zero."""
-        self.dense[:] = 0.0
-
-    def widen(self) -> None:
-        """Keep the rows in float64 from now on."""
-        self.dense, self.dtype = self.dense.astype(np.float64), np.dtype(np.float64)
-
-
 class ByteBudget:
     """Bytes of memory shared by the stores of a block and the threads that write to them."""
 
@@ -210,7 +177,7 @@ class SpillFile:
 
 
 class PackedStore:
-    """Runs of rows, each packed separately: in memory while the budget lasts, else in a temporary file.
+    """Rows (rows, m), initially zero, packed run by run: in memory while a budget lasts, else in a file.
 
     Parameters
     ----------
@@ -223,8 +190,6 @@ class PackedStore:
 
     def __init__(self, cuts: Sequence[int], m: int, dtype: np.dtype[Any], budget: ByteBudget) -> None:
         self._cuts, self.shape, self.dtype = list(cuts), (cuts[-1], m), np.dtype(dtype)
-        #: There is no single array.
-        self.dense: None = None
         self._budget = budget
         self._held: list[Bytes | None] = [None] * (len(cuts) - 1)
         #: Bytes of each run, in memory or in the file.
@@ -241,8 +206,9 @@ class PackedStore:
         """Bytes of the rows in the temporary file."""
         return sum(self._sizes) - self.nbytes
 
-    def read(self, start: int, stop: int) -> FloatArray:
-        """Return a fresh array of the rows [start, stop)."""
+    def __getitem__(self, part: slice) -> FloatArray:
+        """Return a fresh array of a slice of the rows."""
+        start, stop, _ = part.indices(self.shape[0])
         rows = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         for run, low, high in self._runs(start, stop):
             first = self._cuts[run]
@@ -251,14 +217,15 @@ class PackedStore:
             )
         return rows
 
-    def write(self, start: int, stop: int, values: FloatArray) -> None:
-        """Replace the rows [start, stop)."""
+    def __setitem__(self, part: slice, values: FloatArray) -> None:
+        """Replace a slice of the rows."""
+        start, stop, _ = part.indices(self.shape[0])
         values = np.ascontiguousarray(values, dtype=self.dtype)
         for run, low, high in self._runs(start, stop):
             rows = values[low - start : high - start]
             first, last = self._cuts[run], self._cuts[run + 1]
             if high - low < last - first:
-                whole = self.read(first, last)
+                whole = self[first:last]
                 whole[low - first : high - first] = rows
                 rows = whole
             self._keep(run, pack(rows))
@@ -277,7 +244,7 @@ class PackedStore:
             return
         for run, size in enumerate(self._sizes):
             if size:
-                self._keep(run, pack(self.read(*self._cuts[run : run + 2]).astype(np.float64)))
+                self._keep(run, pack(self[slice(*self._cuts[run : run + 2])].astype(np.float64)))
         self.dtype = np.dtype(np.float64)
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -314,8 +281,8 @@ class PackedStore:
         return self._cuts[run] * self.shape[1] * _WIDEST
 
 
-#: The store of A.
-DualStore: TypeAlias = DenseStore | PackedStore
+#: Dual rows (rows, m).
+DualStore: TypeAlias = FloatArray | PackedStore
 
 
 def row_runs(start: int, stop: int, m: int) -> Iterator[tuple[int, int]]:
@@ -323,10 +290,3 @@ def row_runs(start: int, stop: int, m: int) -> Iterator[tuple[int, int]]:
     rows = max(_RUN_BYTES // (m * _WIDEST), 1)
     for low in range(start, stop, rows):
         yield low, min(low + rows, stop)
-
-
-def make_store(
-    cuts: Sequence[int], m: int, dtype: np.dtype[Any], budget: ByteBudget | None = None
-) -> DualStore:
-    """Return a store of cuts[-1] rows, packed if there is a budget."""
-    return DenseStore(cuts[-1], m, dtype) if budget is None else PackedStore(cuts, m, dtype, budget)

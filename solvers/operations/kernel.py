@@ -130,7 +130,7 @@ class PickRows(KernelOperation[PickedSums]):
         vertices = vertices_of(problem, block.tiles.rows, smoothed=True)
         picked: PickedRows | None = None
         for tile in block.tiles.read(here.dtype):
-            S, A = here.scores[tile.rows], block.duals.A.read(tile.rows.start, tile.rows.stop)
+            S, A = here.scores[tile.rows], block.duals.A[tile.rows]
             losses, gaps = np.empty(len(S)), np.empty(len(S))
             vertices.losses(S.copy(), tile.y, losses)
             terms = GapTerms(tile.weights, problem.smoothing, problem.own_share, form.table)
@@ -274,7 +274,7 @@ class CollectRows(KernelOperation[CollectedRows]):
             if self.vertices:
                 A: FloatArray = np.asarray(here.vertices[tile.rows] - here.before[tile.rows])
             else:
-                A = block.duals.A.read(tile.rows.start, tile.rows.stop)
+                A = block.duals.A[tile.rows]
             places = low + np.flatnonzero(A[low:high].any(axis=1))
             values = A[places] * tile.weights[places, None]
             part = Change(first + places, _sent(self.kernel, tile, places), values)
@@ -328,7 +328,7 @@ class FindKernelVertices(KernelOperation[KernelVertices]):
         for _, start, stop in block.tiles.bounds():
             rows = slice(start, stop)
             y, weights = block.tiles.y[rows], block.tiles.weights[rows]
-            A, lifted, U = duals.A.read(start, stop), here.scores[rows].copy(), here.vertices[rows]
+            A, lifted, U = duals.A[rows], here.scores[rows].copy(), here.vertices[rows]
             duals.lift(lifted, A, rows)
             vertices.find(lifted, y, weights, sums)
             vertices.write(U)
@@ -411,8 +411,8 @@ class MixVertices(KernelOperation[VertexProducts]):
             for _, start, stop in block.tiles.bounds():
                 rows = slice(start, stop)
                 S[rows] += self.step * (T[rows] - S[rows])
-                A = duals.read(start, stop)
-                duals.write(start, stop, A + np.asarray(self.step * (U[rows] - A), dtype=A.dtype))
+                A = duals[rows]
+                duals[rows] = A + np.asarray(self.step * (U[rows] - A), dtype=A.dtype)
         clock.row_work()
         return VertexProducts(**clock.seconds())
 

@@ -374,7 +374,7 @@ class Ascend(AscentPlan, Operation[AscentSums]):
             duals.widen()
         ascent = block.recall(BlockAscent, lambda: BlockAscent(block))
         if self.turn is None:
-            sums = ascent.run(self, duals.A, duals.change(), crew)
+            sums = ascent.run(self, duals.A, duals.no_change(), crew)
             duals.changed(self.round)
         else:
             sums = ascent.run_turn(self, self.turn, duals, crew)

@@ -40,7 +40,7 @@ from topline.solvers.blocks.ascent.passes import AscentPass, AscentPlan, AscentS
 from topline.solvers.blocks.ascent.rows import MIXED, BlockRows, DualWindow, RowFeed, rows_with_mass
 from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, STILL, tile_of
 from topline.solvers.blocks.block import BlockDuals
-from topline.solvers.core.dual_rows import DualStore
+from topline.solvers.core.dual_rows import DualStore, PackedStore
 from topline.solvers.crew import ALONE, Crew
 from topline.solvers.typing import Float64Array, Int64Array
 
@@ -90,11 +90,10 @@ class BlockAscent(BlockRows):
         return np.full(len(self.y), np.inf)
 
     def run(self, request: AscentPlan, A: DualStore, delta: DualStore, crew: Crew = ALONE) -> AscentSums:
-        """Write the change of A (rows, m) found by the sweeps to `delta` (rows, m), and sum it.
+        """Write the change of A (rows, m) found by the sweeps to `delta` (rows, m), which is 0, and sum it.
 
         The result depends on the request and A only, not on the number of threads.
         """
-        delta.clear()
         work = AscentPass(self, request, DualWindow(A, delta, MIXED), crew)
         feed = self.feed_for(A)
         rows = np.flatnonzero(self.weights)
@@ -130,7 +129,7 @@ class BlockAscent(BlockRows):
             groups = self._groups(feed, work)
         if groups is not None:
             changed = np.union1d(rows, groups.rows)
-            duals.no_change(changed, ALL_CLASSES)
+            duals.no_change(changed)
         visited = work.allowed(rows)
         work.sweep(feed.drawn(visited) if feed.whole else feed.shuffled(visited, work.random))
         if groups is not None and _move_together(work, groups) > 0.0:
@@ -176,7 +175,7 @@ class BlockAscent(BlockRows):
 
     def feed_for(self, A: DualStore) -> RowFeed:
         """Return the rows of the block in slabs whose dual rows, if packed, can be opened whole."""
-        opened = A.shape[1] if A.dense is None else None
+        opened = A.shape[1] if isinstance(A, PackedStore) else None
         if self._feed is None or opened != self._feed.opened:
             self._feed = RowFeed(self.X, self.dtype, opened=opened)
         return self._feed

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from topline.solvers.blocks.ascent.shared_tiles import ThreadChoice
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.deflation import DeflatedDirection
-from topline.solvers.core.dual_rows import DualStore
+from topline.solvers.core.dual_rows import DualStore, PackedStore
 from topline.solvers.core.rows import (
     Rows,
     RowSource,
@@ -83,7 +83,7 @@ def rows_with_mass(A: DualStore) -> NDArray[np.bool_]:
     """Return which rows of A (rows, m) are not 0, reading a few at a time."""
     rows, m = A.shape
     step = max(_LOOKED_AT // m, 1)
-    parts = [A.read(low, min(low + step, rows)).any(axis=1) for low in range(0, rows, step)]
+    parts = [A[low : low + step].any(axis=1) for low in range(0, rows, step)]
     return np.concatenate(parts)
 
 
@@ -117,7 +117,7 @@ class DualWindow:
         if found is None:
             if len(self._opened) >= self._most:
                 self._keep(next(iter(self._opened)))
-            found = self._A.read(*slab), self._delta.read(*slab)
+            found = self._A[slice(*slab)], self._delta[slice(*slab)]
         # Ordered by last use.
         self._opened[slab] = found
         self.A, self.delta = found
@@ -125,8 +125,8 @@ class DualWindow:
     @property
     def dense(self) -> tuple[FloatArray, FloatArray] | None:
         """A and delta, if each is one array in memory."""
-        A, delta = self._A.dense, self._delta.dense
-        return None if A is None or delta is None else (A, delta)
+        A, delta = self._A, self._delta
+        return None if isinstance(A, PackedStore) or isinstance(delta, PackedStore) else (A, delta)
 
     def open_whole(self) -> bool:
         """Open all rows if they are one array in memory; return whether they are."""
@@ -137,7 +137,7 @@ class DualWindow:
 
     def read(self, slab: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
         """Return rows of A and delta read-only, while no slab is open."""
-        return self._A.read(*slab), self._delta.read(*slab)
+        return self._A[slice(*slab)], self._delta[slice(*slab)]
 
     def changed(self) -> Int64Array:
         """Return the rows that have a change, while no slab is open."""
@@ -150,7 +150,7 @@ class DualWindow:
 
     def _keep(self, slab: tuple[int, int]) -> None:
         _, delta = self._opened.pop(slab)
-        self._delta.write(*slab, delta)
+        self._delta[slice(*slab)] = delta
 
 
 #: Rows gathered and converted at once: the larger of this many dense ones and some bytes.

@@ -33,7 +33,7 @@ from topline.solvers.blocks.ascent.rows import DualWindow, RowFeed
 from topline.solvers.blocks.ascent.shared_tiles import _RETRY, ThreadChoice
 from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core import rows
-from topline.solvers.core.dual_rows import ByteBudget, make_store
+from topline.solvers.core.dual_rows import ByteBudget, PackedStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.crew import Crew
 from topline.solvers.losses import OneVsAll
@@ -51,7 +51,10 @@ def swept(loss, smoothing: float = 0.0, budget: ByteBudget | None = None):
     X, y = rng.standard_normal((N, D)), rng.integers(M, size=N).astype(np.int32)
     problem = Problem(loss, N, D, M, LAM_N / N, smoothing)
     block = BlockAscent(Block(RunSpec(problem, X, y, rng.uniform(0.5, 2.0, N))))
-    A, delta = (make_store([0, 25, N], M, np.dtype(np.float64), budget) for _ in range(2))
+    A, delta = (
+        np.zeros((N, M)) if budget is None else PackedStore([0, 25, N], M, np.dtype(np.float64), budget)
+        for _ in range(2)
+    )
     work = AscentPass(block, Ascend(round=0, W=np.zeros((D, M)), seed=3), DualWindow(A, delta))
     feed = block.feed_for(A)
     for _ in range(10):
@@ -83,9 +86,8 @@ def test_many_classes_are_not_few() -> None:
     block = swept(MaxHinge())[3]
 
     def room(with_mass: int, *, tiled: bool = False):
-        A, delta = (make_store([0, N], M, np.dtype(np.float64)) for _ in range(2))
-        A.write(0, N, np.tile(np.arange(M) < with_mass, (N, 1)).astype(np.float64))
-        return room_for_lists(np.arange(N), block, DualWindow(A, delta), tiled=tiled)
+        A = np.tile(np.arange(M) < with_mass, (N, 1)).astype(np.float64)
+        return room_for_lists(np.arange(N), block, DualWindow(A, np.zeros_like(A)), tiled=tiled)
 
     assert room(M) is None
     assert room(M // 3) is not None

@@ -22,7 +22,6 @@ from topline.solvers.blocks.ascent.rows import DualWindow, RowFeed
 from topline.solvers.blocks.ascent.sweeps import STILL, draw_moving
 from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core.deflation import DeflatedDirection
-from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.crew import Crew
 from topline.solvers.losses import OneVsAll
@@ -43,7 +42,7 @@ def setting(loss, *, as_sparse=False, smoothing=0.0, shared=None, weights=None, 
     block = BlockAscent(Block(RunSpec(problem, rows, y, weights)))
     W = np.zeros((X.shape[1], M)) if start is None else start
     request = Ascend(round=0, W=W, seed=3, shared=shared)
-    A, delta = (DenseStore(len(y), M, np.dtype(np.float64)) for _ in range(2))
+    A, delta = (np.zeros((len(y), M)) for _ in range(2))
     work = AscentPass(block, request, DualWindow(A, delta))
     work.duals.open((0, len(y)))
     return X, y, problem, work, block.feed_for(A)
@@ -128,7 +127,7 @@ def test_sweeps_raise_the_dual_by_what_they_say_and_visit_what_moves(as_sparse, 
     loss = TopKHinge(2)
     problem = Problem(loss, *X.shape, M, 0.5 / N)
     block = BlockAscent(Block(RunSpec(problem, sparse.csr_matrix(X) if as_sparse else X, y)))
-    A, delta = (DenseStore(N, M, np.dtype(np.float64)) for _ in range(2))
+    A, delta = (np.zeros((N, M)) for _ in range(2))
     work = AscentPass(block, Ascend(round=0, W=np.zeros((6, M)), seed=1), DualWindow(A, delta))
     feed, rows = block.feed_for(A), np.arange(N)
 
@@ -162,10 +161,10 @@ Y = Y.astype(np.int32)
 WEIGHTS = np.random.default_rng(1).uniform(0.5, 2.0, ROWS)
 
 
-def swept(problem: Problem, rows) -> tuple[AscentPass, BlockAscent, DenseStore]:
+def swept(problem: Problem, rows) -> tuple[AscentPass, BlockAscent, np.ndarray]:
     """A block after three sweeps from A = 0, in float64."""
     block = BlockAscent(Block(RunSpec(problem, rows, Y, WEIGHTS)))
-    A, delta = (DenseStore(ROWS, CLASSES, np.dtype(np.float64)) for _ in range(2))
+    A, delta = (np.zeros((ROWS, CLASSES)) for _ in range(2))
     request = Ascend(round=0, W=np.zeros((D, CLASSES)), seed=3, exact=True)
     work = AscentPass(block, request, DualWindow(A, delta))
     for _ in range(3):
@@ -184,7 +183,7 @@ def test_the_gaps_of_all_rows_sum_to_n_times_the_gap(loss, smoothing, layout) ->
     work, block, delta = swept(problem, layout(X))
     executor = SerialExecutor()
     executor.bind(problem, layout(X), Y, keep_duals=True, weights=WEIGHTS)
-    executor.load_duals([(0, ROWS, WEIGHTS[:, None] * delta.read(0, ROWS))])
+    executor.load_duals([(0, ROWS, WEIGHTS[:, None] * delta)])
     sums = executor.run(Rebuild())
     W = problem.scale * sums.product
     loss_sum = executor.run(Evaluate(W, exact=True)).loss
@@ -200,11 +199,11 @@ def test_the_gaps_of_all_rows_sum_to_n_times_the_gap(loss, smoothing, layout) ->
 def test_stages_end_where_the_gap_of_the_rows_is_small_enough(warm) -> None:
     problem = Problem(MaxHinge(), ROWS, D, CLASSES, 0.001)
     block = BlockAscent(Block(RunSpec(problem, X, Y, WEIGHTS)))
-    A, delta = (DenseStore(ROWS, CLASSES, np.dtype(np.float64)) for _ in range(2))
+    A = np.zeros((ROWS, CLASSES))
     request = Ascend(round=0, W=np.zeros((D, CLASSES)), seed=3, exact=True, sweeps=6, warm=warm)
     visited = []
     for enough in (1e2, 1e-1, 1e-4):
-        stats = block.run(Ascend(**{**vars(request), "enough": enough}), A, delta)
+        stats = block.run(Ascend(**{**vars(request), "enough": enough}), A, np.zeros_like(A))
         visited.append(stats.visited)
     assert visited == sorted(visited)
     assert visited[0] < visited[-1]
@@ -212,17 +211,18 @@ def test_stages_end_where_the_gap_of_the_rows_is_small_enough(warm) -> None:
 
 def test_the_support_alone_is_visited() -> None:
     problem = Problem(MaxHinge(), ROWS, D, CLASSES, 0.05)
-    _, block, delta = swept(problem, X)
-    A = DenseStore(ROWS, CLASSES, np.dtype(np.float64))
+    _, block, found = swept(problem, X)
+    A = np.zeros((ROWS, CLASSES))
     half = np.arange(ROWS) < ROWS // 2
-    A.write(0, ROWS, np.where(half[:, None], delta.read(0, ROWS), 0.0))
-    W = problem.scale * X.T @ (WEIGHTS[:, None] * A.read(0, ROWS))
-    with_mass = int(A.read(0, ROWS).any(axis=1).sum())
+    A[half] = found[half]
+    W = problem.scale * X.T @ (WEIGHTS[:, None] * A)
+    with_mass = int(A.any(axis=1).sum())
     assert 0 < with_mass <= ROWS // 2
+    delta = np.zeros_like(A)
     stats = block.run(Ascend(round=1, W=W, support=True, exact=True), A, delta)
     assert stats.visited == with_mass
-    assert not delta.read(0, ROWS)[~half].any()
-    assert delta.read(0, ROWS)[half].any()
+    assert not delta[~half].any()
+    assert delta[half].any()
 
 
 def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles, threads=1):
@@ -230,10 +230,10 @@ def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles, thr
     monkeypatch.setattr(passes, "_LARGE_W", 0 if by_tiles else 1 << 40)
     monkeypatch.setattr(shared_tiles, "_TILE_ROWS", (8, 8))
     monkeypatch.setattr(shared_tiles, "_SHARED", 0)
-    A, delta = (DenseStore(len(y), problem.m, np.dtype(np.float64)) for _ in range(2))
-    A.dense[:] = start
+    A, delta = (np.zeros((len(y), problem.m)) for _ in range(2))
+    A[:] = start
     block = BlockAscent(Block(RunSpec(problem, X, y, weights)))
-    return block.run(request, A, delta, Crew(threads)), delta.dense
+    return block.run(request, A, delta, Crew(threads)), delta
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, Softmax()], ids=loss_name)
@@ -272,13 +272,13 @@ def test_weights_move_by_the_product_of_features_and_changes(classes, monkeypatc
     X = (random.standard_normal((classes, 12))[y] + random.standard_normal((50, 12))).astype(np.float32)
     problem = Problem(TopKHinge(1), n=50, d=12, m=classes, lam=0.1)
     monkeypatch.setattr(passes, "_LARGE_W", 0)
-    A, delta = (DenseStore(50, classes, np.dtype(np.float32)) for _ in range(2))
+    A, delta = (np.zeros((50, classes), np.float32) for _ in range(2))
     block = BlockAscent(Block(RunSpec(problem, X, y)))
     W = random.standard_normal((12, classes))
     stats = block.run(Ascend(round=0, W=W), A, delta)
-    share = np.count_nonzero(delta.dense) / delta.dense.size
+    share = np.count_nonzero(delta) / delta.size
     assert (share < 1 / 12) == (classes == 60)
-    np.testing.assert_allclose(stats.product, X.T.astype(float) @ delta.dense, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(stats.product, X.T.astype(float) @ delta, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", [TopKHinge(2), UsunierHinge(2), Softmax()], ids=loss_name)
@@ -313,7 +313,7 @@ def test_threads_finish_every_chunk_once(monkeypatch) -> None:
     problem = Problem(TopKHinge(2), n=300, d=40, m=M, lam=0.01)
     found = []
     for threads in (1, 2, 3, 8, 8):
-        A, delta = (DenseStore(300, M, np.dtype(np.float32)) for _ in range(2))
+        A, delta = (np.zeros((300, M), np.float32) for _ in range(2))
         block = BlockAscent(Block(RunSpec(problem, X, y)))
         found.append(block.run(Ascend(round=0, W=np.zeros((40, M)), sweeps=3), A, delta, Crew(threads)))
         assert np.array_equal(found[-1].product, found[0].product)
@@ -326,7 +326,7 @@ def test_no_helper_waits_for_a_sweep_that_was_interrupted(monkeypatch) -> None:
     monkeypatch.setattr(shared_tiles, "_SHARED", 0)
     X, y = examples(n=300, d=40)
     problem = Problem(TopKHinge(2), n=300, d=40, m=M, lam=0.01)
-    A, delta = (DenseStore(300, M, np.dtype(np.float64)) for _ in range(2))
+    A, delta = (np.zeros((300, M)) for _ in range(2))
     block = BlockAscent(Block(RunSpec(problem, X, y)))
     begun, counters = [], []
 

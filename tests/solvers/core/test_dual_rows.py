@@ -17,7 +17,7 @@ from tests.reference import losses as reference
 from tests.solvers.problems import examples
 from topline import MaxHinge, SerialExecutor, ThreadExecutor, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.core import dual_rows as dual_rows_module
-from topline.solvers.core.dual_rows import ByteBudget, PackedStore, make_store, pack, row_runs, unpack
+from topline.solvers.core.dual_rows import ByteBudget, PackedStore, pack, row_runs, unpack
 from topline.solvers.losses import OneVsAll, Softmax
 from topline.solvers.operations import FindDirections
 
@@ -77,41 +77,29 @@ def test_any_run_of_calls_reads_what_an_array_reads(budget) -> None:
                     array = array.astype(np.float64)
                     store.widen()
                 case 2:
-                    other.write(low, high, sparse_rows(random, high - low, m, np.float64))
+                    other[low:high] = sparse_rows(random, high - low, m, np.float64)
                 case _:
                     values = sparse_rows(random, high - low, m, array.dtype.type)
                     array[low:high] = values
-                    store.write(low, high, values)
+                    store[low:high] = values
             assert store.dtype == array.dtype
             assert store.nbytes + other.nbytes <= budget
             assert (store.spilled > 0) <= (budget < 1 << 20)
             low, high = np.sort(random.choice(cuts[-1] + 1, 2, replace=False))
-            np.testing.assert_array_equal(store.read(low, high), array[low:high])
-        np.testing.assert_array_equal(store.read(0, cuts[-1]), array)
+            np.testing.assert_array_equal(store[low:high], array[low:high])
+        np.testing.assert_array_equal(store[0 : cuts[-1]], array)
 
 
 def test_what_the_budget_gets_back_is_used_again() -> None:
     rows = np.ones((10, 4), dtype=np.float32)
     budget = ByteBudget(rows.nbytes)
     first, second = (PackedStore([0, 10], 4, rows.dtype, budget) for _ in range(2))
-    first.write(0, 10, rows)
-    second.write(0, 10, rows)
+    first[0:10] = rows
+    second[0:10] = rows
     assert (first.spilled, second.spilled) == (0, rows.nbytes)
     first.clear()
-    second.write(0, 10, 2.0 * rows)
+    second[0:10] = 2.0 * rows
     assert (second.nbytes, second.spilled) == (rows.nbytes, 0)
-
-
-def test_a_dense_store_gives_views_and_takes_any_rows() -> None:
-    store = make_store([0, 4, 6], 3, np.dtype(np.float32))
-    view = store.read(2, 4)
-    view[:] = 1.0
-    store.write(2, 4, view)
-    store.write(0, 2, view)
-    np.testing.assert_array_equal(store.dense.sum(axis=1), [3, 3, 3, 3, 0, 0])
-    store.widen()
-    store.write(4, 6, np.full((2, 3), 1e-12))
-    assert store.read(4, 6).tolist() == [[1e-12] * 3] * 2
 
 
 def test_the_file_has_no_name_and_is_closed_with_the_store(tmp_path, monkeypatch) -> None:
@@ -124,7 +112,7 @@ def test_the_file_has_no_name_and_is_closed_with_the_store(tmp_path, monkeypatch
         return [name for name in names if name.startswith(str(tmp_path))]
 
     store = PackedStore([0, 10], 4, rows.dtype, ByteBudget(0))
-    store.write(0, 10, rows)
+    store[0:10] = rows
     assert store.spilled == rows.nbytes
     assert len(held()) == 1
     assert list(tmp_path.iterdir()) == []
@@ -141,7 +129,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
     try:
         with pytest.raises(OSError, match=str(tmp_path)) as caught:
-            store.write(0, 100, np.ones((100, 100)))
+            store[0:100] = np.ones((100, 100))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert caught.value.errno == errno.ENOSPC
