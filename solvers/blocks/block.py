@@ -180,9 +180,8 @@ class BlockDuals:
 
     def lift(self, scores: FloatArray, A: FloatArray, rows: slice) -> None:
         """Add gamma alpha_i to the scores (r, m), for dual rows A (r, m) at `rows`."""
-        gamma, gamma_own = self._problem.smoothing, self._problem.smoothing_own
-        if gamma > 0:
-            lift_scores(scores, A, self._y[rows], gamma, gamma_own)
+        if self._problem.smoothing > 0:
+            lift_scores(scores, A, self._y[rows], *self._problem.gammas)
 
     def apply_step(self, pending_step: PendingStep | None) -> None:
         """Apply a step to all rows, once."""

@@ -201,13 +201,6 @@ class RankedVertices:
             len(y), scores.shape[1], sums,
         )  # fmt: skip
 
-    def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
-        """Write the loss of each row to `out`; the scores are overwritten."""
-        shape = len(y), len(self._rule.rho)
-        ranked, counts = np.empty(shape, dtype=np.int32), np.empty(len(y), dtype=np.int32)
-        sums = np.zeros(ranking.N_SUMS)
-        ranking.rank_rows(scores, y, np.ones(len(y)), self._rule, ranked, counts, sums, out)
-
     def write(self, out: FloatArray) -> None:
         """Write the vertices to `out` (b, m): a whole step from 0."""
         out[:] = 0.0
@@ -235,7 +228,7 @@ class DenseVertices:
 
     def __init__(self, problem: Problem, *, smoothed: bool, crew: Crew = ALONE) -> None:
         self._form, self._crew = problem.form, crew
-        self._gammas = (problem.smoothing, problem.smoothing_own) if smoothed else (0.0, 0.0)
+        self._gammas = problem.gammas if smoothed else (0.0, 0.0)
         self._U: Any = None
         self._weights: Any = None
 
@@ -248,11 +241,6 @@ class DenseVertices:
             gradient_rows(self._form, here, y[part], weights[part], self._gammas, here, sums)
 
         self._crew.add_rows(find, len(y), scores.shape[1], sums)
-
-    def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
-        """Write the loss of each row to `out`; the scores are overwritten."""
-        sums = np.zeros(ranking.N_SUMS)
-        gradient_rows(self._form, scores, y, np.ones(len(y)), self._gammas, scores, sums, out)
 
     def write(self, out: FloatArray) -> None:
         """Write the gradients to `out` (b, m)."""

@@ -375,6 +375,8 @@ class SelectedRows:
 
 SmoothingKind: TypeAlias = Literal["moreau", "others"]
 SMOOTHING_KINDS: tuple[str, ...] = get_args(SmoothingKind)
+#: Classes, and entries of W, up to which the whole Hessian of a hinge is formed and factored.
+FEW_CLASSES, _FEW_WEIGHTS = 32, 2_896
 
 
 @dataclass(frozen=True)
@@ -394,7 +396,8 @@ class Problem:
     joint : whether scores come from joint features, so that W has no column per class.
     form : the loss for m classes.
     own_share : the share of the smoothing on the own class: 1, or 0 if only the others are smoothed.
-    smoothing_own : the gamma of the own class.
+    smoothing_own, gammas : the gamma of the own class, and those of the others and of the own one.
+    few_weights : whether W is so small that a matrix of all pairs of its entries can be formed and factored.
     by_class : whether P is a sum over classes of functions of one column of W each.
     mean_risk : whether the risk is the mean of the losses.
     scale : the factor 1/(lam n) of eq. 2.
@@ -426,6 +429,8 @@ class Problem:
     form: LossForm = field(init=False, repr=False, compare=False)
     own_share: float = field(init=False, repr=False, compare=False)
     smoothing_own: float = field(init=False, repr=False, compare=False)
+    gammas: tuple[float, float] = field(init=False, repr=False, compare=False)
+    few_weights: bool = field(init=False, repr=False, compare=False)
     by_class: bool = field(init=False, repr=False, compare=False)
     mean_risk: bool = field(init=False, repr=False, compare=False)
     scale: float = field(init=False, repr=False, compare=False)
@@ -456,9 +461,11 @@ class Problem:
             raise InvalidProblemError(
                 f"k of {self.risk.name} is {self.risk.k:g} but there are {self.n} rows; use k <= {self.n}"
             )
+        gammas = smoothing, 0.0 if others else smoothing
         vars(self).update(
             lam=lam, smoothing=smoothing, form=form,
-            own_share=0.0 if others else 1.0, smoothing_own=0.0 if others else smoothing,
+            own_share=0.0 if others else 1.0, smoothing_own=gammas[1], gammas=gammas,
+            few_weights=self.m <= FEW_CLASSES and self.m * self.d <= _FEW_WEIGHTS,
             by_class=form.family.by_class and not self.joint,
             mean_risk=isinstance(self.risk, MeanRisk), scale=1.0 / (lam * self.n),
         )  # fmt: skip

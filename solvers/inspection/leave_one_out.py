@@ -267,7 +267,7 @@ def trained_point(
     """Return the dual point of trained W (d, m) and, for a hinge, A (n, m); refuse unsupported problems."""
     refuse(problem)
     weights = np.ones(problem.n) if weights is None else weights
-    form, gammas, scores = problem.form, (problem.smoothing, problem.smoothing_own), scores_of(X, W)
+    form, gammas, scores = problem.form, problem.gammas, scores_of(X, W)
     U, losses, sums = np.empty_like(scores), np.empty(problem.n), np.zeros(ranking.N_SUMS)
     gradient_rows(form, scores, y, np.ones(problem.n), gammas, U, sums, losses)
     if A is None:

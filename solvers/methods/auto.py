@@ -29,7 +29,6 @@ from topline.solvers.methods.newton import (
     Newton,
     NewtonMemory,
     ProximalNewton,
-    factors_hessian,
     few_numbers,
     warm_start,
 )
@@ -196,8 +195,8 @@ def priors(
         return {"lbfgs": Prior(math.inf)}
     if not problem.form.smooth:
         cost = max(_NEWTON * d, min(_BY_CLASS / m, _FEW_CLASSES))
-        if blocks > 1 or factors_hessian(problem):
-            cost = min(cost, _NEWTON_MOST) + _FACTORS * (d * m) ** 2 / n * factors_hessian(problem)
+        if blocks > 1 or problem.few_weights:
+            cost = min(cost, _NEWTON_MOST) + _FACTORS * (d * m) ** 2 / n * problem.few_weights
         proximal = Prior(_NEWTON_PASSES, cost / _NEWTON_PASSES)
         if blocks > 1 or problem.joint:
             return {"dual_ascent": Prior(math.inf), "newton": proximal}

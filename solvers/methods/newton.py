@@ -32,7 +32,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from topline.solvers.core.codec import stored
-from topline.solvers.core.problem import Problem, inner, squared_norm
+from topline.solvers.core.problem import FEW_CLASSES, Problem, inner, squared_norm
 from topline.solvers.core.state import Objective, Point, SolverState
 from topline.solvers.errors import NonFiniteError
 from topline.solvers.methods.base import (
@@ -84,14 +84,12 @@ _BATCHED = 64
 #: and otherwise once a solution takes this multiple of the products of their first one.
 _NARROW = 40
 _STALE = 1.5
-#: Numbers in W, and classes, up to which a hinge's whole Hessian is formed and factored; and bounds on the
-#: products with an old factor before it is renewed.
-_HESSIAN_SIDE, _HESSIAN_CLASSES = 2_896, 32
+#: Bounds on the products with an old factor of the Hessian before it is renewed.
 _FEW_PRODUCTS, _MOST_PRODUCTS = 4.0, 6.0
 #: A shorter step leads to a different Hessian.
 SHORT = 0.3
-#: The same for a smooth loss with a closed form, once a step with Gram matrices has taken more products than
-#: this share of the numbers in W, the cost of forming the Hessian.
+#: Numbers in W up to which the Hessian of a smooth loss with a closed form is factored, once a step with Gram
+#: matrices has taken more products than this share of these numbers, the cost of forming the Hessian.
 _SMOOTH_SIDE, _SHARE_OF_SIDE = 1_024, 1 / 24
 #: Arrays of the shape of W besides a W, the next and a direction: W(A), the gradient, and of conjugate
 #: gradients the solution, residual, preconditioned residual and product.
@@ -178,11 +176,6 @@ def few_numbers(problem: Problem) -> bool:
     return problem.m * problem.d**2 <= _GRAM_NUMBERS_SMOOTH
 
 
-def factors_hessian(problem: Problem) -> bool:
-    """Return whether the whole Hessian of a hinge is small enough to be formed and factored."""
-    return problem.m <= _HESSIAN_CLASSES and problem.m * problem.d <= _HESSIAN_SIDE
-
-
 def _factor_products(problem: Problem) -> float:
     """Return how many products cost as much as a new factor of (d m)^3 / 3 float64 operations."""
     return min(max((problem.m * problem.d) ** 2 / (6.0 * problem.n), _FEW_PRODUCTS), _MOST_PRODUCTS)
@@ -193,9 +186,9 @@ def formed_numbers(problem: Problem) -> int:
     side, m = problem.m * problem.d, problem.m
     grams = m * problem.d**2
     if problem.form.smooth:
-        whole = m <= _HESSIAN_CLASSES and side <= _SMOOTH_SIDE and problem.form.family.curvature is not None
+        whole = m <= FEW_CLASSES and side <= _SMOOTH_SIDE and problem.form.family.curvature is not None
         return max(side**2 if whole else 0, grams if few_numbers(problem) else 0)
-    if factors_hessian(problem):
+    if problem.few_weights:
         return side**2
     return grams if grams <= _GRAM_NUMBERS else 0
 
@@ -293,9 +286,9 @@ class Preconditioner:
         """Return whether the whole Hessian is small, and for a smooth loss saves products."""
         if problem.form.smooth:
             closed = problem.form.family.curvature is not None
-            small = problem.m <= _HESSIAN_CLASSES and problem.m * problem.d <= _SMOOTH_SIDE
+            small = problem.m <= FEW_CLASSES and problem.m * problem.d <= _SMOOTH_SIDE
             return closed and self.whole and small
-        return factors_hessian(problem)
+        return problem.few_weights
 
 
 #: The preconditioner of a first step.

@@ -503,7 +503,7 @@ class FindDirections(Operation[DirectionSums]):
             clock.product()
             if problem.smoothing > 0:
                 smoothed.find(scratch.copy_of(scores), tile.y, tile.weights, smoothed_sums)
-                lift_scores(scores, A[tile.rows], tile.y, problem.smoothing, problem.smoothing_own)
+                lift_scores(scores, A[tile.rows], tile.y, *problem.gammas)
             if np.isnan(kept.norms[tile.rows.start]):
                 kept.norms[tile.rows] = squared_norms(tile.X)
             # The curvature of the dual along the scores of each row alone.

@@ -23,7 +23,7 @@ from topline.solvers.core.rows import Rows, is_sparse, most_terms, squared_norms
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
-from topline.solvers.losses.rows import conjugate_sum
+from topline.solvers.losses.rows import conjugate_sum, row_losses
 from topline.solvers.operations.base import Operation, Runner, TileOperation
 from topline.solvers.typing import Float64Array, FloatArray
 
@@ -50,13 +50,12 @@ class FindLargestLosses(Operation[Largest]):
         """Return the largest losses of a block."""
         clock, dtype = Clock(), FLOAT64 if self.exact else block.dtype
         W = np.ascontiguousarray(self.W, dtype=dtype)
-        scratch = Scratch(block.tiles.rows, block.problem.m, dtype)
-        vertices = vertices_of(block.problem, block.tiles.rows, smoothed=True)
-        losses = np.empty(block.stop - block.start)
+        problem, losses = block.problem, np.empty(block.stop - block.start)
+        scratch = Scratch(block.tiles.rows, problem.m, dtype)
         for tile in block.tiles.read(dtype):
             scores = scratch.scores_of(tile.X, W)
             clock.product()
-            vertices.losses(scores, tile.y, losses[tile.rows])
+            losses[tile.rows] = row_losses(problem.form, scores, tile.y, problem.gammas)
             clock.row_work()
         rows = block.start + np.arange(len(losses))
         return Largest(

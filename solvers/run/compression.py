@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.kernels import KernelExpansion
 from topline.solvers.kernels.problem import MEMORY_BYTES
+from topline.solvers.losses.rows import row_losses
 from topline.solvers.run.api import solve
 from topline.solvers.typing import Float64Array, IntArray
 
@@ -192,8 +192,7 @@ def _primal(
     problem: Problem, scores: Float64Array, square: float, y: IntArray, weights: Float64Array
 ) -> float:
     """Return P of weights with squared norm `square` and these scores (n, m)."""
-    losses = np.empty(len(y))
-    vertices_of(problem, len(y), smoothed=True).losses(scores.copy(), np.asarray(y, np.int32), losses)
+    losses = row_losses(problem.form, scores.copy(), np.asarray(y, np.int32), problem.gammas)
     return 0.5 * problem.lam * square + float(weights @ losses) / problem.n
 
 

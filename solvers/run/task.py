@@ -18,7 +18,7 @@ from scipy import sparse as scipy_sparse
 
 from topline.solvers.blocks.ascent.passes import columns_alike
 from topline.solvers.blocks.block import inside
-from topline.solvers.blocks.vertices import can_vanish, least_stretch, vertices_of
+from topline.solvers.blocks.vertices import can_vanish, least_stretch
 from topline.solvers.core.dual_rows import pack, unpack
 from topline.solvers.core.feature_maps import FeatureMap, MapView, is_ordinary
 from topline.solvers.core.problem import (
@@ -49,7 +49,7 @@ from topline.solvers.errors import InvalidProblemError, StateLostError, Unsuppor
 from topline.solvers.executors import AnsweredBlocks, DualRows, Executor, SerialExecutor, ThreadExecutor
 from topline.solvers.kernels import Kernel, KernelFeatures, as_kernel, is_positive, is_precomputed
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.losses.rows import nearest_rows
+from topline.solvers.losses.rows import nearest_rows, row_losses
 from topline.solvers.methods import (
     METHODS,
     Auto,
@@ -307,12 +307,13 @@ def risk_at_zero(
     if problem.form.margins is None and problem.form.label_sets is None:
         # Every label costs the same.
         codes, places = codes[:1], np.zeros_like(places)
-    losses = np.empty(len(codes))
-    rows = max(_SCORES // problem.m, 1)
-    vertices = vertices_of(problem, rows, smoothed=smoothed)
+    losses, rows = np.empty(len(codes)), max(_SCORES // problem.m, 1)
+    gammas = problem.gammas if smoothed else (0.0, 0.0)
     for start in range(0, len(codes), rows):
         part = np.ascontiguousarray(codes[start : start + rows], dtype=np.int32)
-        vertices.losses(np.zeros((len(part), problem.m)), part, losses[start : start + len(part)])
+        losses[start : start + rows] = row_losses(
+            problem.form, np.zeros((len(part), problem.m)), part, gammas
+        )
     of_rows: Float64Array = losses[places.ravel()]
     if isinstance(problem.risk, AverageTopK):
         largest = LargestLosses.of(problem.risk.rows, np.arange(problem.n), of_rows)

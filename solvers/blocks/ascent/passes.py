@@ -33,7 +33,6 @@ from topline.solvers.blocks.ascent.sweeps import (
     tile_of,
 )
 from topline.solvers.blocks.block import sum_of_squares
-from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.answers import Clock, VectorSums, merged_by
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_points import PendingStep
@@ -42,7 +41,7 @@ from topline.solvers.core.rows import gives_sparse, is_sparse
 from topline.solvers.crew import ALONE, Crew
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.losses import LossForm
-from topline.solvers.losses.rows import conjugate_sum
+from topline.solvers.losses.rows import conjugate_sum, row_losses
 from topline.solvers.projections.columns import ColumnProblem, column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -355,7 +354,6 @@ class AscentPass:
         No term is negative, and for W = W(A) the sum over all rows is n (P - D); smoothing adds its terms.
         """
         block, problem, total = self.block, self.block.problem, 0.0
-        vertices = vertices_of(problem, _TIMED_ROWS, smoothed=True)
         W = self.columns.astype(self._products, copy=False)
         for portion in held.in_order(rows):
             self.duals.open(portion.slab)
@@ -373,9 +371,7 @@ class AscentPass:
                 if problem.smoothing > 0:
                     squares = sum_of_squares(alpha, y, weights, problem.own_share)
                     total += 0.5 * problem.smoothing * float(squares)
-                losses = np.empty(len(some))
-                vertices.losses(scores, y, losses)
-                total += float(losses @ weights)
+                total += float(row_losses(problem.form, scores, y, problem.gammas) @ weights)
         self.duals.close()
         self.visited += len(rows)
         self.clock.product()
