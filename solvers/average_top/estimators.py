@@ -60,10 +60,7 @@ class AverageTopModel(FittedModel):
             result = kernel_result = minimise_with_kernel(
                 kernel, X, y, loss, k, C, tol=self.tol, max_iterations=self.max_iterations
             )
-            # Two classes with that difference.
-            half = 0.5 * kernel_result.expansion.coefficients
-            both = np.hstack([-half, half])
-            self._keep_expansion(replace(kernel_result.expansion, coefficients=both))
+            self._keep_expansion(kernel_result.expansion)
         self._keep(result, k, collapsed=result.collapsed, rounds=result.iterations)
 
     def _fit_classes(self, X: Any, labels: IntArray, m: int) -> None:

@@ -348,8 +348,8 @@ def _refuse_labels(y: np.ndarray[Any, Any]) -> None:
 
 
 def one_of_two(values: Float64Array) -> Float64Array:
-    """Return columns of classes (rows, m); for two classes the second minus the first (rows, 1)."""
-    return values if values.shape[1] > 2 else values[:, 1:] - values[:, :1]
+    """Return columns of classes (rows, m); for two the second minus the first, which may come alone."""
+    return values[:, 1:] - values[:, :1] if values.shape[1] == 2 else values
 
 
 class Training(FittedModel):

@@ -182,10 +182,7 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
                 stacklevel=3,
             )
         everyone = np.arange(len(result.coefficients))
-        # An expansion has a column per class, of which for two classes only the difference counts.
-        columns = result.coefficients
-        halves = columns if columns.shape[1] > 1 else 0.5 * np.hstack([-columns, columns])
-        self._keep_expansion(KernelExpansion.of(kernel, train, everyone, halves))
+        self._keep_expansion(KernelExpansion.of(kernel, train, everyone, result.coefficients))
         self.__dict__.pop("_representation", None)
         if result.shared is not None:
             self._representation = KernelExpansion.of(kernel, train, everyone, result.shared.Q)

@@ -54,7 +54,7 @@ class BinaryKernelClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[
 
     def _keep_classifier(self, features: KernelFeatures, coefficients: Float64Array, bias: float) -> None:
         """Set the attributes that score new rows."""
-        self._keep_expansion(features.expansion(coefficients[:, None]), two_as_one=False)
+        self._keep_expansion(features.expansion(coefficients[:, None]))
         self.intercept_ = np.array([bias])
 
     def _keep_result(self, result: DualSVMResult, tol: float) -> None:
