@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, ClassLists
+from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, FAR_AHEAD, ClassLists, fetch_listed
 from topline.solvers.core.answers import TileReader
 from topline.solvers.core.dual_points import PendingStep, step_number
 from topline.solvers.core.dual_rows import ByteBudget, DualStore, PackedStore, row_runs
@@ -47,7 +47,11 @@ def _add_changes(A: Any, change: Any, rows: Any, lists: Any, step: float) -> Non
     """Add step times the change to the listed classes of some rows of A, in its type, and clear it there."""
     factor, few = A.dtype.type(step), len(lists.classes) > 0
     first, last = 0, A.shape[1]
-    for i in rows:
+    for t in range(len(rows)):
+        i = rows[t]
+        if t + FAR_AHEAD < len(rows):
+            ahead = rows[t + FAR_AHEAD]
+            fetch_listed(A, change, ahead, lists, ahead)
         if few:
             first, last = lists.starts[lists.place[i]], lists.starts[lists.place[i] + 1]
         for e in range(first, last):

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.sweeps import ClassLists
+from topline.solvers.blocks.ascent.sweeps import FAR_AHEAD, ClassLists, fetch_listed
 from topline.solvers.blocks.vertices import add_by_class, group_nonzeros
 from topline.solvers.crew import ALONE, Crew
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
@@ -68,44 +68,44 @@ def change_sums(
     owners = room(m), room(m), margins
     before, after, margins = borrowed(owners[0]), borrowed(owners[1]), borrowed(margins)
     first, last = 0, m
-    after[:] = 0.0
     total = cross = square = 0.0
     places, y, weights = rows
     changed_rows = 0
     for i in range(len(places)):
         place, changed = places[i], False
         row_cross = row_square = 0.0
+        if i + FAR_AHEAD < len(places):
+            fetch_listed(A, delta, places[i + FAR_AHEAD], lists, i + FAR_AHEAD)
         if few:
             first, last = lists.starts[lists.place[i]], lists.starts[lists.place[i] + 1]
-        for e in range(first, last):
-            j = lists.classes[e] if few else e
+        count = last - first
+        for e in range(count):
+            j = lists.classes[first + e] if few else e
             change = np.float64(delta[place, j])
             if linear and change == 0.0:
                 # Rows of a hinge change in few classes.
-                after[j] = 0.0
+                after[e] = 0.0
                 continue
             changed |= change != 0.0
             share = own_share if j == y[i] else 1.0
-            before[j] = A[place, j]
-            after[j] = before[j] + change
-            row_cross += share * before[j] * change
+            before[e] = A[place, j]
+            after[e] = before[e] + change
+            row_cross += share * before[e] * change
             row_square += share * change * change
             if linear:
                 # Of the change, without cancellation of two large values.
-                after[j] -= before[j]
+                after[e] -= before[e]
         if not changed:
             continue
         changed_rows += 1
         cross += weights[i] * row_cross
         square += weights[i] * row_square
-        value = 0.0
+        # Margins that are alike, as those of listed classes, do not depend on the others.
+        value, label = 0.0, 0 if few else y[i]
         if not linear:
-            value -= conjugate(before, y[i], margins)
-        value += conjugate(after, y[i], margins)
+            value -= conjugate(before[:count], label, margins)
+        value += conjugate(after[:count], label, margins)
         total += weights[i] * value
-        if few:
-            for e in range(first, last):
-                after[lists.classes[e]] = 0.0
     keep(owners)
     return total, cross, square, changed_rows
 

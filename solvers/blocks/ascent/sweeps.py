@@ -234,8 +234,9 @@ def add_rows(tile: RowTile, places: Int64Array, changes: FloatArray, factors: Fl
         carry(tile, places[t], changed, steps, n_changed, spare)
 
 
-#: Rows between the visited one and the one prefetched.
-AHEAD = 3
+#: Rows between the visited one and the one prefetched, where a visit takes the scores of a row, and where it
+#: takes a few numbers of A.
+AHEAD, FAR_AHEAD = 3, 16
 #: A row whose rise is below this share of the mean has not moved.
 STILL = 0.01
 
@@ -436,6 +437,17 @@ def fetch_duals(A: FloatArray, delta: FloatArray, i: int) -> None:
     """Prefetch row i of A and delta."""
     fetch(A, i, A.shape[1] * A.itemsize)
     fetch(delta, i, A.shape[1] * delta.itemsize)
+
+
+@jit
+def fetch_listed(A: FloatArray, delta: FloatArray, place: int, lists: ClassLists, i: int) -> None:
+    """Prefetch the classes that sweeps touch, of row i, which lies at a place of A and delta."""
+    if len(lists.classes) == 0:
+        fetch_duals(A, delta, place)
+        return
+    for e in range(lists.starts[lists.place[i]], lists.starts[lists.place[i] + 1]):
+        fetch(A, place, A.itemsize, lists.classes[e] * A.itemsize)
+        fetch(delta, place, delta.itemsize, lists.classes[e] * delta.itemsize)
 
 
 @jit
