@@ -50,7 +50,9 @@ TARGETS: Mapping[str, Target] = {
             "tests/solvers/run",
             "tests/solvers/core/test_risks.py",
             "tests/solvers/methods/test_certificate.py",
+            "tests/solvers/methods/test_frank_wolfe.py",
             "tests/solvers/methods/test_auto.py",
+            "tests/pipeline/training/test_kernel_training.py",
         ),
     ),
     "methods": Target(

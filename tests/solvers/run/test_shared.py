@@ -274,6 +274,7 @@ def part(scaling: str, fold: int) -> Part:
 
 def test_the_best_is_near_that_of_an_exhaustive_search() -> None:
     found = Search(part, TRIALS, 600, 10).find()
+    assert found.ended == "all 5 folds were looked at"
     truth = max(
         np.mean([
             LogisticRegression(C=C, fit_intercept=False, max_iter=5000)
@@ -312,11 +313,14 @@ def test_the_choice_follows_from_data_and_seed() -> None:
     assert (first.best.trial, first.best.C) == (again.best.trial, again.best.C)
 
 
-def test_six_fits_are_the_most_where_these_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("trials", "Cs"), [(TRIALS, ()), (TRIALS[:1], (1.0, 1.00001))])
+def test_six_fits_are_the_most_where_these_take_long(trials, Cs, monkeypatch) -> None:
+    """Also where two cells are left that no fold tells apart, and another fold of both is too much."""
     monkeypatch.setattr(searching, "LEAST", 1.0)
     monkeypatch.setattr(searching, "SECONDS", 0.0)
-    found = Search(part, TRIALS, 600, 10).find()
+    found = Search(part, trials, 600, 10, Cs=Cs).find()
     assert found.fits <= searching.FITS
+    assert found.ended == "the budget was spent"
     assert 600 * found.default.passes[0] * found.fits == pytest.approx(
         sum(len(HALVES[fold][0]) * passes for cell in found.cells for fold, passes in enumerate(cell.passes))
     )
@@ -335,6 +339,7 @@ def test_given_values_of_C_are_the_only_ones() -> None:
     told: list[int] = []
     found = Search(part, TRIALS, 600, 10, C=0.5, Cs=(0.5,), told=partial(told.append, 1)).find()
     assert {cell.C for cell in found.cells} == {0.5}
+    assert found.ended == "one was left"
     assert len(told) == sum(len(cell.passes) for cell in found.cells)
 
 
