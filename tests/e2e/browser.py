@@ -7,7 +7,6 @@ import itertools
 import json
 import shutil
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from websockets.sync.client import connect
+
+from tests.processes import until
 
 NAMES = ("google-chrome", "chromium", "chromium-browser")
 # Nothing but what the page itself asks for may happen, and no other host can be reached.
@@ -91,10 +92,7 @@ class Tab:
 
     def until(self, script: str) -> None:
         """Ask until it is so; a page that leaves in the middle of a question is asked again."""
-        deadline = time.monotonic() + WAIT
-        while not self._holds(script):
-            assert time.monotonic() < deadline, f"it never came to be that {script}"
-            time.sleep(0.05)
+        until(lambda: self._holds(script), script, WAIT, pause=0.05)
 
     def _holds(self, script: str) -> bool:
         try:
@@ -152,13 +150,12 @@ def browsing(binary: str, folder: Path) -> Iterator[Tab]:
 
 
 def _tab_address(profile: Path) -> str:
-    file, deadline = profile / "DevToolsActivePort", time.monotonic() + WAIT
-    while time.monotonic() < deadline:
-        port = file.read_text().splitlines()[0] if file.exists() and file.stat().st_size else ""
-        if port:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=WAIT) as answer:
-                pages = [each for each in json.load(answer) if each["type"] == "page"]
-            if pages:
-                return str(pages[0]["webSocketDebuggerUrl"])
-        time.sleep(0.1)
-    raise AssertionError("the browser did not start")
+    file = profile / "DevToolsActivePort"
+    until(lambda: file.exists() and file.stat().st_size, "the browser's port", WAIT)
+    port = file.read_text().splitlines()[0]
+
+    def pages() -> list[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=WAIT) as answer:
+            return [each["webSocketDebuggerUrl"] for each in json.load(answer) if each["type"] == "page"]
+
+    return until(pages, "a page of the browser", WAIT)[0]

@@ -103,21 +103,26 @@ def assert_for_everybody(tab: Tab, url: str, folder: Path, name: str) -> None:
             scheme = "dark" if dark else "light"
             tab.shoot(folder / f"{name}_{width}_{scheme}.png", whole=True)
             where = f"{name} at {width} px, {scheme}"
-            assert tab.ask("document.documentElement.scrollWidth") <= width, where
-            worst = tab.ask(CONTRASTS)
-            assert worst, where
-            assert worst[0][0] >= READABLE, (where, worst)
+            assert_readable(tab, width, where)
             broken = tab.ask(BROKEN_WORDS)
             assert broken == [], (where, broken)
             _assert_no_lone_tile(tab.ask(TILE_ROWS), where)
-    # A picture has a name, and every section a heading.
-    assert tab.ask("[...document.querySelectorAll('svg')].every((one) => one.getAttribute('aria-label'))")
     assert tab.ask("[...document.images].every((one) => one.alt)")
     # Every table is offered as CSV; those of cards, in one file of all.
     assert tab.ask("document.querySelector('main table:not(.box:has(.csv) table, .card table)')") is None
-    assert tab.ask(
-        "[...document.querySelectorAll('main section[id]')].every((one) => one.querySelector('h2'))"
+
+
+def assert_readable(tab: Tab, width: int = WIDTHS[0], where: str = "") -> None:
+    """Text that stands out and fits, a name for every picture, and a heading for every section."""
+    assert tab.ask("document.documentElement.scrollWidth") <= width, where
+    worst = tab.ask(CONTRASTS)
+    assert worst, where
+    assert worst[0][0] >= READABLE, (where, worst)
+    assert tab.ask("[...document.querySelectorAll('svg')].every((one) => one.getAttribute('aria-label'))"), (
+        where
     )
+    headed = "[...document.querySelectorAll('main section[id]')].every((one) => one.querySelector('h2'))"
+    assert tab.ask(headed), where
 
 
 def _assert_no_lone_tile(grids: list[list[int]], where: str) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +118,8 @@ def test_a_bucket_that_is_gone_in_mid_training(tmp_path: Path, monkeypatch: pyte
         resume = re.search(r"topline (train .* --resume r0001)", err)
         assert resume is not None, err
         again = [TOPLINE, *resume[1].split(), "--workers", "0", "--tol", "0.01", "--json"]
-        done = run_program(again)
-        while done.returncode == 73:  # the lock of the run that lost its bucket ends by itself
-            time.sleep(5.0)
-            done = run_program(again)
+        # The lock of the run that lost its bucket ends by itself.
+        done = until(lambda: (tried := run_program(again)).returncode != 73 and tried, pause=5.0)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["passes"] >= 20
     finally:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.e2e.browser import Tab
-from tests.e2e.legibility import assert_for_everybody, downloaded, walk_by_keyboard
+from tests.e2e.legibility import assert_for_everybody, assert_readable, downloaded, walk_by_keyboard
 from tests.pipeline.dashboards import NASTY, begun_run, decided, finished_run, hand_made_store, published
 from tests.pipeline.pictures import write_classes
 from tests.pipeline.report.test_document import hand_made_report
@@ -301,49 +301,11 @@ def test_a_sweep(tab: Tab, tmp_path: Path) -> None:
 
 
 ABOUT_BLANK = "about:blank"
-# Least contrast of text with what is behind it, as WCAG asks of AA.
-READABLE = 4.5
-
-CONTRAST = """
-(() => {
-  const light = (colour) => {
-    const [r, g, b] = colour.match(/[0-9.]+/g).slice(0, 3).map(Number).map((value) => {
-      const share = value / 255;
-      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
-    });
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = getComputedStyle(at).backgroundColor;
-      if (!/, 0\\)$/.test(colour)) return colour;
-    }
-    return "rgb(255, 255, 255)";
-  };
-  let least = Infinity;
-  const texts = ".label, .figure, .badge, td, th, h1, h2, .sub, figcaption";
-  for (const element of document.querySelectorAll(texts)) {
-    const [a, b] = [light(getComputedStyle(element).color), light(behind(element))];
-    least = Math.min(least, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05));
-  }
-  return least;
-})()
-"""
 
 
 def last_gap(store: Store, run: str) -> str:
     rounds = [record for record in read_history(store, run) if "round" in record]
     return f"{min(record['relative_gap'] for record in rounds):.2e}"
-
-
-def assert_readable(tab: Tab) -> None:
-    assert tab.ask("document.documentElement.scrollWidth") <= 1280
-    assert tab.ask(CONTRAST) >= READABLE
-    # A picture has a name, and a heading of every section is there for who jumps from one to the next.
-    assert tab.ask("[...document.querySelectorAll('svg')].every((one) => one.getAttribute('aria-label'))")
-    assert tab.ask(
-        "[...document.querySelectorAll('main section[id]')].every((one) => one.querySelector('h2'))"
-    )
 
 
 def test_a_run_is_followed_while_it_lives(tab: Tab, tmp_path: Path) -> None:

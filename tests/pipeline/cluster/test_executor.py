@@ -8,7 +8,6 @@ import queue
 import re
 import signal
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from distributed import Client
 
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.pipeline.small_data import feature_files, make_features, small_dataset
+from tests.processes import until
 from tests.solvers.problems import solved_on_blocks
 from topline import RBFKernel, TopKHinge
 from topline.pipeline.cluster import (
@@ -440,8 +440,7 @@ def test_who_joins_gets_blocks_with_their_duals() -> None:
 def test_without_workers_the_wait_ends() -> None:
     with open_cluster(ClusterConfig(workers=1), data_bytes=0) as client:
         client.cluster.scale(0)
-        while known_workers(client):
-            time.sleep(0.1)
+        until(lambda: not known_workers(client))
         executor = DaskExecutor(client, blocks=7, worker_wait=1.0)
         with pytest.raises(ClusterError, match="no worker for 1 s"):
             run(executor)

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import signal
-import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from PIL import Image
 from tests.pipeline.pictures import BAD_FILES, photographs, png, scene, write_classes
 from tests.pipeline.small_network import write_network
 from tests.pipeline.watching import Recorder
+from tests.processes import until
 from tests.storage.samples import unit_of
 from tests.storage.test_integrity import flip_first
 from topline.pipeline.backbones import Backbone, FeatureFunction, Features, make_backbone
@@ -255,8 +255,7 @@ def test_a_cluster_without_workers_is_not_waited_for_for_ever(tmp_path: Path) ->
     with open_cluster(ClusterConfig(workers=1, dashboard=False), data_bytes=0) as client:
         cluster: Any = client.cluster
         cluster.scale(0)
-        while known_workers(client):
-            time.sleep(0.05)
+        until(lambda: not known_workers(client))
         with pytest.raises(InterruptedRunError, match=r"no worker for 2 s.*run the same command again"):
             extract(config(tmp_path), ClusterConfig(worker_wait=2.0), None, client)
 

@@ -12,7 +12,6 @@ from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.crew import ALONE
-from topline.solvers.errors import StateLostError
 from topline.solvers.operations import FindDirections, columns
 from topline.solvers.run import loop as iteration
 
@@ -154,45 +153,24 @@ def test_the_gap_closes_far_beyond_plain_steps(method, dtype) -> None:
 
 @pytest.mark.parametrize("method", VARIANTS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
-class TestAnswersThatDoNotDependOnHowItRuns:
-    def test_a_checkpoint_goes_on_from_the_loaded_rows(self, method, smoothing, monkeypatch) -> None:
-        """The sets are new ones of the same A, and lead on as fast as those that were lost."""
-        monkeypatch.setattr(iteration, "REBUILD_EVERY", 10)
-        X, y = examples()
-        first = run(X, y, TopKHinge(2), 5.0, smoothing, method, max_passes=25)
-        duals = [(0, 20, first.A[:20].copy()), (20, len(y), first.A[20:].copy())]
-        rest = run(
-            X, y, TopKHinge(2), 5.0, smoothing, method,
-            max_passes=3000, tol=1e-6, state=first.state, duals=duals, executor=SerialExecutor(blocks=7),
-        )  # fmt: skip
-        whole = run(X, y, TopKHinge(2), 5.0, smoothing, method, max_passes=3000, tol=1e-6)
-        assert rest.history[0].dual == pytest.approx(first.dual, rel=1e-12)
-        assert rest.history[0].round == 25
-        assert whole.status is rest.status is Status.SOLVED
-        assert rest.passes < 1.5 * whole.passes
-        assert (np.diff([record.dual for record in rest.history]) >= -1e-14 * rest.primal).all()
-        lam = 5.0 / len(y)
-        assert rest.dual == pytest.approx(
-            reference.dual(X, y, TopKHinge(2), lam, smoothing, rest.A), rel=1e-9
-        )
-
-    def test_the_order_of_a_round_again_gives_the_same_sums(self, method, smoothing) -> None:
-        X, y = examples()
-        problem = Problem(TopKHinge(2), *X.shape, M, 0.1, smoothing)
-        W = np.zeros((X.shape[1], M))
-        pairwise = method == "fw_pairwise_columns"
-        with SerialExecutor(blocks=3) as executor:
-            executor.bind(problem, X, y.astype(np.int32), keep_duals=True)
-            stats = executor.run(FindDirections(0, W, pairwise=pairwise))
-            second = FindDirections(1, W + 0.1, PendingStep(0, 0.3), pairwise=pairwise, length=0.5)
-            once, twice = executor.run(second), executor.run(second)
-            np.testing.assert_array_equal(once.product, twice.product)
-            assert (once.loss, once.conjugate_u, once.u_sq, once.alpha_sq) == (
-                twice.loss, twice.conjugate_u, twice.u_sq, twice.alpha_sq
-            )  # fmt: skip
-            assert once.alpha_sq == pytest.approx(0.09 * stats.u_sq)
-            with pytest.raises(StateLostError, match="round 7"):
-                executor.run(FindDirections(8, W, PendingStep(7, 0.5), pairwise=pairwise))
+def test_a_checkpoint_goes_on_from_the_loaded_rows(method, smoothing, monkeypatch) -> None:
+    """The sets are new ones of the same A, and lead on as fast as those that were lost."""
+    monkeypatch.setattr(iteration, "REBUILD_EVERY", 10)
+    X, y = examples()
+    first = run(X, y, TopKHinge(2), 5.0, smoothing, method, max_passes=25)
+    duals = [(0, 20, first.A[:20].copy()), (20, len(y), first.A[20:].copy())]
+    rest = run(
+        X, y, TopKHinge(2), 5.0, smoothing, method,
+        max_passes=3000, tol=1e-6, state=first.state, duals=duals, executor=SerialExecutor(blocks=7),
+    )  # fmt: skip
+    whole = run(X, y, TopKHinge(2), 5.0, smoothing, method, max_passes=3000, tol=1e-6)
+    assert rest.history[0].dual == pytest.approx(first.dual, rel=1e-12)
+    assert rest.history[0].round == 25
+    assert whole.status is rest.status is Status.SOLVED
+    assert rest.passes < 1.5 * whole.passes
+    assert (np.diff([record.dual for record in rest.history]) >= -1e-14 * rest.primal).all()
+    lam = 5.0 / len(y)
+    assert rest.dual == pytest.approx(reference.dual(X, y, TopKHinge(2), lam, smoothing, rest.A), rel=1e-9)
 
 
 def sets_of(sets, i, y, rho):

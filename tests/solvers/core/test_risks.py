@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from tests.reference import losses as reference
 from tests.reference.risks import (
@@ -31,14 +30,13 @@ from topline import (
     TopKHinge,
     TruncatedTopKEntropy,
     UnsupportedCombinationError,
-    UsunierHinge,
     solve,
 )
 from topline.solvers.core.problem import LargestLosses, MeanRisk, Problem
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods import METHODS, atoms
 from topline.solvers.methods.frank_wolfe import atoms_of
-from topline.solvers.operations import FindLargestLosses, FindSelectedVertices, FindVertices
+from topline.solvers.operations import FindLargestLosses, FindSelectedVertices
 
 CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]
 HINGES = [loss for loss in CONVEX if not loss.form(M).smooth]
@@ -190,31 +188,6 @@ def test_the_gap_is_the_slope_towards_the_vertex(loss) -> None:
         primal = top_primal(X, y, loss, lam, 0.0, k, state.W)
         assert primal - record.dual == pytest.approx(slope, rel=1e-9, abs=1e-12)
         assert record.primal <= primal * (1.0 + 1e-12)
-
-
-@pytest.mark.parametrize("loss", [TopKHinge(3), UsunierHinge(2), Softmax()], ids=loss_name)
-@pytest.mark.parametrize("kind", ["dense", "float32", "csr"])
-@pytest.mark.sampled(2)
-def test_the_answer_does_not_depend_on_the_blocks(loss, kind) -> None:
-    """The blocks answer alike at any W, but for rounding, and end at the same objective."""
-    X, y = examples(n=200, d=4)
-    if kind == "float32":
-        X = X.astype(np.float32)
-    if kind == "csr":
-        X = sparse.csr_matrix(np.where(np.abs(X) > 0.5, X, 0.0))
-    k, results, answers = 40.5, [], []
-    W = np.random.default_rng(1).standard_normal((4, M))
-    for blocks in (1, 2, 7):
-        with SerialExecutor(blocks=blocks) as executor:
-            results.append(run(X, y, loss, k, tol=1e-4, executor=executor))
-            asked = FindVertices(0, W, exact=True)
-            answers.append(asked.on_largest(executor.run, AverageTopK(k), len(y)))
-    for result, answer in zip(results[1:], answers[1:], strict=True):
-        assert result.status is Status.SOLVED
-        assert result.primal == pytest.approx(results[0].primal, rel=1e-4)  # both are that near the optimum
-        assert answer.loss == pytest.approx(answers[0].loss, rel=1e-12)
-        assert answer.conjugate_u == pytest.approx(answers[0].conjugate_u, rel=1e-12)
-        np.testing.assert_allclose(answer.product, answers[0].product, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("loss", [MaxHinge(), Softmax()], ids=loss_name)

@@ -28,7 +28,6 @@ from topline.solvers.core.state import SolverState, Status
 from topline.solvers.crew import ALONE
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor, block_bounds
-from topline.solvers.methods import METHODS
 from topline.solvers.operations import FindVertices
 
 
@@ -54,23 +53,6 @@ class TestThreadExecutor(ExecutorContract):
             yield executor
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("smoothing", [0.0, 0.5])
-@pytest.mark.parametrize("method", [name for name in METHODS if name.startswith(("fw", "projected"))])
-@pytest.mark.covering(1)
-def test_the_objective_does_not_depend_on_the_blocks(method, smoothing, dtype) -> None:
-    """1, 2, 7 and n blocks: float32 scores may differ in the last bit, so a vertex may at a tie."""
-    X, y = examples(n=90, d=6)
-    X = X.astype(dtype)
-    options = {"method": method, "tol": 1e-9, "max_passes": 30, "m": M}
-    whole = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=SerialExecutor(), **options)
-    for blocks in (2, 7, 90):
-        cut = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=SerialExecutor(blocks=blocks), **options)
-        assert cut.passes == whole.passes
-        assert cut.primal == pytest.approx(whole.primal, rel=1e-6)
-        assert cut.dual == pytest.approx(whole.dual, rel=1e-9 if dtype == np.float64 else 1e-6)
-
-
 @pytest.mark.parametrize("blocks", [2, 7, 20])
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 @pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
@@ -84,19 +66,6 @@ def test_the_dual_never_falls_for_any_number_of_blocks(method, smoothing, blocks
     duals = np.array([record.dual for record in result.history])
     assert result.status is Status.SOLVED
     assert np.diff(duals).min() > -1e-12 * duals.max()
-
-
-@pytest.mark.parametrize("method", ["fw", "dual_ascent", "newton"])
-def test_the_number_of_threads_changes_nothing(method) -> None:
-    X, y = examples(n=90)
-    results = []
-    for workers in (1, 2, 5):
-        with ThreadExecutor(workers, blocks=4) as executor:
-            results.append(
-                solve(X, y, TopKHinge(2), 0.05, method=method, max_passes=10, m=M, executor=executor)
-            )
-    for other in results[1:]:
-        np.testing.assert_array_equal(other.W, results[0].W)
 
 
 def test_after_an_error_no_thread_goes_on() -> None:

@@ -63,19 +63,6 @@ def test_an_indicator_and_numbered_sets_are_the_same_problem(loss, smoothing) ->
 
 
 @each_case
-def test_frank_wolfe_does_not_depend_on_the_blocks(loss, smoothing) -> None:
-    results = []
-    for bounds in ((0, 60), (0, 1, 60), (0, 7, 20, 21, 33, 40, 55, 60)):
-        with SerialExecutor(bounds=bounds) as executor:
-            results.append(
-                solve(X, INDICATOR, loss, LAM, smoothing, "fw", tol=1e-9, max_passes=30, executor=executor)
-            )
-    for other in results[1:]:
-        np.testing.assert_allclose(other.W, results[0].W, rtol=0, atol=1e-9)
-        assert other.dual == pytest.approx(results[0].dual, rel=1e-10)
-
-
-@each_case
 def test_ascent_on_blocks_certifies_the_same_optimum(loss, smoothing) -> None:
     best = optimum(X, LABELS, loss, LAM, smoothing, M)
     for blocks in (1, 3):

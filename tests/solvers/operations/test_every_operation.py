@@ -15,20 +15,25 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from tests.solvers.problems import M, examples, solved_on_blocks
+from tests.solvers.problems import M, examples, several_labels, solved_on_blocks
 from topline import (
     AverageTopK,
     MaxHinge,
+    MultilabelHinge,
+    MultilabelSoftmax,
     PrecomputedKernel,
     RBFKernel,
     SerialExecutor,
     Softmax,
     ThreadExecutor,
     TopKHinge,
+    UsunierHinge,
     solve,
 )
 from topline.solvers import operations
 from topline.solvers.core.answers import Answer
+from topline.solvers.losses import OneVsAll
+from topline.solvers.methods import METHODS
 from topline.solvers.operations import Operation, PutInside
 from topline.solvers.operations import kernel as kernel_operations
 from topline.solvers.run import ProblemSpec
@@ -62,9 +67,15 @@ class Recorder(SerialExecutor):
         return answer
 
 
-def linear(method, loss, smoothing=0.0, **options):
+def linear(method, loss, smoothing=0.0, labels=Y, **options):
     given = {"tol": 1e-9, "max_passes": 12, "m": M, **options}
-    return lambda executor: solve(X, Y, loss, 0.02, smoothing, method=method, executor=executor, **given)
+    return lambda executor: solve(X, labels, loss, 0.02, smoothing, method=method, executor=executor, **given)
+
+
+def labelled(loss, smoothing=0.0):
+    """Frank-Wolfe on rows of several labels."""
+    sets, codes = several_labels(Y)
+    return linear("fw", loss, smoothing, codes, label_sets=sets, m=None)
 
 
 def kernel(method, loss, smoothing=0.0, given=None, **options):
@@ -73,15 +84,22 @@ def kernel(method, loss, smoothing=0.0, given=None, **options):
     return lambda executor: solved_on_blocks(spec, rows, Y, executor, tol=1e-9, max_passes=12, **options)
 
 
-BY_ROWS = ("fw", "fw_away", "fw_away_columns", "fw_pairwise_columns", "newton")
-#: Runs whose answers are sums over rows, whatever the blocks.
+#: Methods whose answers are sums over rows.
+BY_ROWS = [name for name in METHODS if name not in ("auto", "dual_ascent", "sdca", "lbfgs")]
+SEVERAL = [MultilabelHinge(), MultilabelSoftmax(), OneVsAll("hinge"), OneVsAll("logistic")]
+#: Runs whose answers do not depend on the blocks.
 RUNS = {
     **{f"{method}, hinge": linear(method, TopKHinge(2)) for method in BY_ROWS},
     **{f"{method}, smoothed": linear(method, TopKHinge(2), 0.5) for method in BY_ROWS},
     **{f"{method}, softmax": linear(method, Softmax()) for method in ("fw", "newton", "lbfgs")},
+    **{f"fw, {loss.name} of label sets": labelled(loss) for loss in SEVERAL},
+    **{f"fw, smoothed {loss.name} of label sets": labelled(loss, 0.5) for loss in SEVERAL[::2]},
     "fw, weighted": linear("fw", TopKHinge(2), 0.5, sample_weight=WEIGHTS),
     "newton, weighted": linear("newton", TopKHinge(2), sample_weight=WEIGHTS),
-    "fw, largest losses": linear("fw", TopKHinge(2), risk=AverageTopK(20.0)),
+    **{
+        f"fw, largest losses of {loss.name}": linear("fw", loss, risk=AverageTopK(20.5))
+        for loss in (TopKHinge(3), UsunierHinge(2), Softmax())
+    },
     "kernel ascent": kernel("dual_ascent", TopKHinge(2)),
     "kernel ascent, smoothed and weighted": kernel("dual_ascent", TopKHinge(2), 0.5, weights=WEIGHTS),
     "kernel ascent, precomputed": kernel("dual_ascent", MaxHinge(), given=PrecomputedKernel()),
