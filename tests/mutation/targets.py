@@ -63,7 +63,7 @@ TARGETS: Mapping[str, Target] = {
             "tests/solvers/blocks/test_column_atoms.py",
             "tests/solvers/run/test_kernel_blocks.py",
         ),
-        without=f"not test_honest_numbers and {QUICK}",
+        without=f"(not test_honest_numbers or TestEveryMethod) and {QUICK}",
     ),
     "operations": Target(
         ("solvers.operations",),

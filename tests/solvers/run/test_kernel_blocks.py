@@ -27,6 +27,7 @@ from topline import (
     InvalidProblemError,
     MaxHinge,
     MultilabelHinge,
+    PrecomputedKernel,
     RBFKernel,
     SerialExecutor,
     Softmax,
@@ -45,6 +46,7 @@ from topline.solvers.executors import block_bounds
 from topline.solvers.methods import kernel
 from topline.solvers.methods.kernel import KernelAscent
 from topline.solvers.operations.kernel import (
+    FindCrossValues,
     FindKernelVertices,
     MixVertices,
     PickRows,
@@ -221,6 +223,21 @@ def test_a_request_that_comes_twice_changes_nothing_more() -> None:
     expected = np.zeros((N, M))
     expected[[1, 40]] = change.values
     np.testing.assert_array_equal(A, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("lost", [None, 1])
+def test_blocks_that_lack_picked_rows_are_told(lost) -> None:
+    """Values of no row, or of fewer than were picked, are not taken for those of all."""
+
+    class Lacking(SerialExecutor):
+        def run(self, request):
+            answer = super().run(request)
+            if isinstance(request, FindCrossValues):
+                return replace(answer, values=None if lost is None else answer.values[lost:])
+            return answer
+
+    with pytest.raises(StateLostError, match="the blocks lack rows that were picked"):
+        on_blocks(MaxHinge(), rows=K, kernel=PrecomputedKernel(), executor=Lacking(blocks=2))
 
 
 def test_which_rows_are_picked_does_not_depend_on_the_blocks() -> None:
