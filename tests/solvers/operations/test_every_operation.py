@@ -67,15 +67,19 @@ class Recorder(SerialExecutor):
         return answer
 
 
-def linear(method, loss, smoothing=0.0, labels=Y, **options):
+#: Products of a whole tile are too large for the way that those of a few rows are formed.
+WIDE = examples(n=N, d=150, m=200)
+
+
+def linear(method, loss, smoothing=0.0, rows=X, labels=Y, **options):
     given = {"tol": 1e-9, "max_passes": 12, "m": M, **options}
-    return lambda executor: solve(X, labels, loss, 0.02, smoothing, method=method, executor=executor, **given)
+    return lambda executor: solve(rows, labels, loss, 0.02, smoothing, method, executor=executor, **given)
 
 
 def labelled(loss, smoothing=0.0):
     """Frank-Wolfe on rows of several labels."""
     sets, codes = several_labels(Y)
-    return linear("fw", loss, smoothing, codes, label_sets=sets, m=None)
+    return linear("fw", loss, smoothing, labels=codes, label_sets=sets, m=None)
 
 
 def kernel(method, loss, smoothing=0.0, given=None, **options):
@@ -94,6 +98,8 @@ RUNS = {
     **{f"{method}, softmax": linear(method, Softmax()) for method in ("fw", "newton", "lbfgs")},
     **{f"fw, {loss.name} of label sets": labelled(loss) for loss in SEVERAL},
     **{f"fw, smoothed {loss.name} of label sets": labelled(loss, 0.5) for loss in SEVERAL[::2]},
+    "fw, smoothed, many classes": linear("fw", MaxHinge(), 0.1, *WIDE, m=200),
+    "fw, softmax, many classes": linear("fw", Softmax(), 0.0, *WIDE, m=200),
     "fw, weighted": linear("fw", TopKHinge(2), 0.5, sample_weight=WEIGHTS),
     "newton, weighted": linear("newton", TopKHinge(2), sample_weight=WEIGHTS),
     **{
