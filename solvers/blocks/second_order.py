@@ -44,17 +44,17 @@ _DRAWN_ROWS = 256
 class CurvedRows:
     """Rows of a tile with non-zero J.
 
-    `X` is None if their features are to be read again, `scores` are q, `U` is u(q), and `classes` marks the
-    classes in which u moves.
+    `scores` are q, `U` is u(q), `classes` marks the classes in which u moves, and `X` is None if their
+    features are to be read again.
     """
 
     rows: IntArray
-    X: Rows | None
     y: IntArray
     weights: Float64Array
     scores: FloatArray
     U: FloatArray
     classes: Any = None
+    X: Rows | None = None
 
     @property
     def nbytes(self) -> int:
@@ -65,7 +65,7 @@ class CurvedRows:
     def of(self, rows: IntArray) -> CurvedRows:
         """Return some of the rows, without features."""
         return CurvedRows(
-            self.rows[rows], None, self.y[rows], self.weights[rows], self.scores[rows], self.U[rows],
+            self.rows[rows], self.y[rows], self.weights[rows], self.scores[rows], self.U[rows],
             self.classes[rows],
         )  # fmt: skip
 

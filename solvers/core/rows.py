@@ -100,6 +100,10 @@ class RowSource(Protocol):
         ...
 
 
+#: Rows that cost no reading, or are views of one array or stay in memory once they are read.
+Held: TypeAlias = Literal["at_hand", "in_place", "kept"]
+
+
 class RowRange:
     """A contiguous run of the rows of another source, read on demand."""
 
@@ -119,18 +123,6 @@ class RowRange:
             return None
         stop = self._start + self.shape[0]
         return [0, *(c - self._start for c in cuts if self._start < c < stop), self.shape[0]]
-
-    def in_place(self, start: int, stop: int) -> bool:
-        """Whether slices of rows start..stop-1 are views of one array, once they are read."""
-        return rows_are("in_place", self._source, self._start + start, self._start + stop)
-
-    def at_hand(self, start: int, stop: int) -> bool:
-        """Whether rows start..stop-1 cost no reading."""
-        return rows_are("at_hand", self._source, self._start + start, self._start + stop)
-
-    def kept(self, start: int, stop: int) -> bool:
-        """Whether rows start..stop-1 stay in memory, once read, so that revisits are free."""
-        return rows_are("kept", self._source, self._start + start, self._start + stop)
 
     def take(self, rows: Int64Array) -> Any:
         """Return rows by their numbers, which the source keeps."""
@@ -188,8 +180,10 @@ def held_in_memory(X: RowSource) -> bool:
     return is_sparse(X) or bool(getattr(X, "in_memory", False))
 
 
-def rows_are(how: Literal["at_hand", "in_place", "kept"], X: RowSource, start: int, stop: int) -> bool:
-    """Return whether rows start..stop-1 are in memory, or X says so; memory maps are at hand."""
+def rows_are(how: Held, X: RowSource, start: int, stop: int) -> bool:
+    """Return whether rows start..stop-1 are in memory, or their source says so; memory maps are at hand."""
+    if isinstance(X, RowRange):
+        return rows_are(how, X._source, X._start + start, X._start + stop)
     says: Callable[[int, int], bool] | None = getattr(X, how, None)
     mapped = how == "at_hand" and isinstance(X, np.ndarray)
     return mapped or held_in_memory(X) or (says is not None and says(start, stop))

@@ -568,8 +568,12 @@ class SolveResult(HasObjective):
 
     def decision_function(self, X: Any) -> Float64Array:
         """Return the scores X W, shape (rows of X, m), in float64."""
-        shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
-        if len(shape) != 2 or shape[1] != self.problem.d:
-            raise InvalidProblemError(f"X has the shape {shape}; give rows of {self.problem.d} features")
-        values = X if is_sparse(X) else np.asarray(X, dtype=np.float64)
-        return np.asarray(values @ self.W)
+        return np.asarray(scored_rows(X, self.problem.d) @ self.W)
+
+
+def scored_rows(X: Any, d: int) -> Any:
+    """Return rows X (r, d) to be scored, dense ones in float64; refuse another shape."""
+    shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
+    if len(shape) != 2 or shape[1] != d:
+        raise InvalidProblemError(f"X has the shape {shape}; give rows of {d} features")
+    return X if is_sparse(X) else np.asarray(X, dtype=np.float64)

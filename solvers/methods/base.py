@@ -160,17 +160,11 @@ class Method(Protocol):
 
 
 def measured_at(
-    problem: Problem,
-    state: SolverState,
-    stats: LossAnswer,
-    objective: Objective,
-    *,
-    dual_point: DualPoint | None = None,
-    **learned: Any,
+    problem: Problem, state: SolverState, stats: LossAnswer, objective: Objective, **learned: Any
 ) -> Measurement:
     """Return the measurement of a state after one pass; `learned` are new fields of its point."""
     before = with_loss_at_zero(problem, state, stats).with_point(**learned)
-    return Measurement(objective, before, stats, passes=1, dual_point=dual_point)
+    return Measurement(objective, before, stats, passes=1)
 
 
 def with_loss_at_zero(problem: Problem, state: SolverState, stats: LossAnswer) -> SolverState:

@@ -98,12 +98,10 @@ class _AtPoint:
         else:
             scores = self.shifted(plain, A, tile.y).astype(np.float64)
             U = envelopes.gradients(scores, tile.y, tile.weights)
-        everything = CurvedRows(np.arange(len(scores)), None, tile.y, tile.weights, scores, U)
+        everything = CurvedRows(np.arange(len(scores)), tile.y, tile.weights, scores, U)
         classes = envelopes.moving(everything, (self.point.round, tile.number))
         rows = np.flatnonzero(classes.any(axis=1))
-        if not rows.size:
-            return None
-        return CurvedRows(rows, None, tile.y[rows], tile.weights[rows], scores[rows], U[rows], classes[rows])
+        return replace(everything, classes=classes).of(rows) if rows.size else None
 
     def plain_scores(self, number: int, X: Rows, W: FloatArray, scratch: Scratch) -> FloatArray:
         """Return X W of a tile, kept or computed."""

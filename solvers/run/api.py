@@ -20,8 +20,13 @@ from topline.solvers.core.problem import (
     checked_rows,
     positive_number,
 )
-from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.state import IterationRecord, SolveResult, SolverState, StoppingCriteria
+from topline.solvers.core.state import (
+    IterationRecord,
+    SolveResult,
+    SolverState,
+    StoppingCriteria,
+    scored_rows,
+)
 from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.executors import DualRows, Executor
@@ -336,17 +341,13 @@ class MappedResult(SolveResult):
 
     def decision_function(self, X: Any, feature_map: FeatureMap | None = None) -> Float64Array:
         """Return the scores of X (rows, d) for the classes of the map, or of another one with the same V."""
-        shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
-        if len(shape) != 2 or shape[1] != self.problem.d:
-            raise InvalidProblemError(f"X has the shape {shape}; give rows of {self.problem.d} features")
-        classes = feature_map or self.feature_map
+        rows, classes = scored_rows(X, self.problem.d), feature_map or self.feature_map
         if classes.shape(self.problem.d) != self.W.shape:
             raise InvalidProblemError(
                 f"the feature map has weights of the shape {classes.shape(self.problem.d)}, and the result's"
                 f" have {self.W.shape}"
             )
-        values = X if is_sparse(X) else np.asarray(X, dtype=np.float64)
-        return np.asarray(values @ classes.class_weights(self.W))
+        return np.asarray(rows @ classes.class_weights(self.W))
 
 
 def solve_with_features(

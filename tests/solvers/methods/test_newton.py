@@ -259,7 +259,7 @@ def test_rows_of_the_hessian_are_projectors_however_large_c_is(loss) -> None:
     at = At(loss)
     at.gradient(at.W)
     scores = X @ at.W
-    rows = CurvedRows(np.arange(N), None, Y.astype(np.int32), WEIGHTS, scores, np.zeros_like(scores))
+    rows = CurvedRows(np.arange(N), Y.astype(np.int32), WEIGHTS, scores, np.zeros_like(scores))
     envelopes = Envelopes(at.problem, at.sigma)
     rows = replace(rows, U=envelopes.gradients(scores, rows.y, WEIGHTS))
     rows = replace(rows, classes=envelopes.moving(rows, (0, 0)))
@@ -274,7 +274,7 @@ def test_a_class_that_a_random_step_leaves_where_it_was_is_in_the_hessian() -> N
     at = At(TopKHinge(2))
     at.gradient(at.W)
     scores = X @ at.W
-    rows = CurvedRows(np.arange(N), None, Y.astype(np.int32), WEIGHTS, scores, np.zeros_like(scores))
+    rows = CurvedRows(np.arange(N), Y.astype(np.int32), WEIGHTS, scores, np.zeros_like(scores))
     envelopes = Envelopes(at.problem, at.sigma)
     rows = replace(rows, U=envelopes.gradients(scores, rows.y, WEIGHTS))
     classes = envelopes.moving(rows, (0, 0))
@@ -293,7 +293,7 @@ def test_rows_of_the_hessian_look_no_further_than_the_next_kink() -> None:
     envelopes = Envelopes(problem, sigma)
     y, weights = np.zeros(2, dtype=np.int32), np.ones(2)
     U = envelopes.gradients(scores, y, weights)
-    rows = CurvedRows(np.arange(2), None, y, weights, scores, U, classes=np.ones((2, 3), dtype=np.bool_))
+    rows = CurvedRows(np.arange(2), y, weights, scores, U, classes=np.ones((2, 3), dtype=np.bool_))
     J = sigma * envelopes.jacobians(rows)
     two = np.array([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]) / 2.0
     np.testing.assert_allclose(J, [two, np.eye(3) - 1.0 / 3.0], rtol=0, atol=1e-9)
