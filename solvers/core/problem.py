@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 
 from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse, without_repeats
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.losses import LabelSets, Loss, LossForm
+from topline.solvers.losses import LabelSets, Loss, LossForm, ranking
+from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
@@ -485,6 +486,18 @@ class Problem:
     def primal_bound(self, W: Float64Array, mean_sq_dual: float, mean_loss: float) -> float:
         """Return P~ of eq. 4, given the mean of Phi at the shifted scores."""
         return self.primal(W, mean_loss) + 0.5 * self.smoothing * mean_sq_dual
+
+    def losses(self, scores: FloatArray, y: IntArray, *, smoothed: bool = True) -> Float64Array:
+        """Return Phi_gamma, or Phi itself, of each row (b,); the scores (b, m) are overwritten."""
+        form, gammas = self.form, self.gammas if smoothed else (0.0, 0.0)
+        losses, ones, sums = np.empty(len(y)), np.ones(len(y)), np.zeros(ranking.N_SUMS)
+        if form.sparse_vertices and gammas[0] == 0.0:
+            rule = ranking.RankRule(form.rho, *form.ranks, self.own_share, form.table)
+            ranked, counts = np.empty((len(y), len(form.rho)), np.int32), np.empty(len(y), np.int32)
+            ranking.rank_rows(scores, y, ones, rule, ranked, counts, sums, losses)
+        else:
+            gradient_rows(form, scores, y, ones, gammas, scores, sums, losses)
+        return losses
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, with a digest for the label sets."""

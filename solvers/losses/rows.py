@@ -20,7 +20,7 @@ from numba import types
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.losses.base import Labels, LossForm
-from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, N_SUMS, U_SQ, RankRule, rank_rows
+from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
 from topline.solvers.projections.columns import ColumnProblem, column_workspace, linear_in_margins, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -119,20 +119,6 @@ def gradient_rows(
     single = family.labels is Labels.ONE
     column = form.column_where(alike=gammas[0] == gammas[1])
     _envelope_rows(column, form.conjugate, rows, single, family.balanced, *gammas)
-
-
-def row_losses(
-    form: LossForm, scores: FloatArray, y: IntArray, gammas: tuple[float, float] = (0.0, 0.0)
-) -> Float64Array:
-    """Return the loss of each row (b,); the scores (b, m) are overwritten.  `gammas`: see `gradient_rows`."""
-    losses, ones, sums = np.empty(len(y)), np.ones(len(y)), np.zeros(N_SUMS)
-    if form.sparse_vertices and gammas[0] == 0.0:
-        rule = RankRule(form.rho, *form.ranks, 1.0, form.table)
-        ranked, counts = np.empty((len(y), len(form.rho)), np.int32), np.empty(len(y), np.int32)
-        rank_rows(scores, y, ones, rule, ranked, counts, sums, losses)
-    else:
-        gradient_rows(form, scores, y, ones, gammas, scores, sums, losses)
-    return losses
 
 
 @jit

@@ -44,7 +44,6 @@ from topline.solvers.core.answers import Answer, Clock, Tile, merged_by
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
-from topline.solvers.losses.rows import row_losses
 from topline.solvers.operations.base import Operation
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
@@ -131,7 +130,7 @@ class PickRows(KernelOperation[PickedSums]):
         picked: PickedRows | None = None
         for tile in block.tiles.read(here.dtype):
             S, A = here.scores[tile.rows], block.duals.A[tile.rows]
-            losses, gaps = row_losses(form, S.copy(), tile.y, problem.gammas), np.empty(len(S))
+            losses, gaps = problem.losses(S.copy(), tile.y), np.empty(len(S))
             terms = GapTerms(tile.weights, problem.smoothing, problem.own_share, form.table)
             row_gaps(form.conjugate, terms, A, S, losses, tile.y, gaps, sums)
             places = np.empty(len(S), dtype=np.int64)

@@ -23,7 +23,7 @@ from topline.solvers.core.rows import Rows, is_sparse, most_terms, squared_norms
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
-from topline.solvers.losses.rows import conjugate_sum, row_losses
+from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.operations.base import Operation, Runner, TileOperation
 from topline.solvers.typing import Float64Array, FloatArray
 
@@ -55,7 +55,7 @@ class FindLargestLosses(Operation[Largest]):
         for tile in block.tiles.read(dtype):
             scores = scratch.scores_of(tile.X, W)
             clock.product()
-            losses[tile.rows] = row_losses(problem.form, scores, tile.y, problem.gammas)
+            losses[tile.rows] = problem.losses(scores, tile.y)
             clock.row_work()
         rows = block.start + np.arange(len(losses))
         return Largest(

@@ -21,7 +21,6 @@ from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.kernels import KernelExpansion
 from topline.solvers.kernels.problem import MEMORY_BYTES
-from topline.solvers.losses.rows import row_losses
 from topline.solvers.run.api import solve
 from topline.solvers.typing import Float64Array, IntArray
 
@@ -192,7 +191,7 @@ def _primal(
     problem: Problem, scores: Float64Array, square: float, y: IntArray, weights: Float64Array
 ) -> float:
     """Return P of weights with squared norm `square` and these scores (n, m)."""
-    losses = row_losses(problem.form, scores.copy(), np.asarray(y, np.int32), problem.gammas)
+    losses = problem.losses(scores.copy(), np.asarray(y, np.int32))
     return 0.5 * problem.lam * square + float(weights @ losses) / problem.n
 
 

@@ -49,7 +49,7 @@ from topline.solvers.errors import InvalidProblemError, StateLostError, Unsuppor
 from topline.solvers.executors import AnsweredBlocks, DualRows, Executor, SerialExecutor, ThreadExecutor
 from topline.solvers.kernels import Kernel, KernelFeatures, as_kernel, is_positive, is_precomputed
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.losses.rows import nearest_rows, row_losses
+from topline.solvers.losses.rows import nearest_rows
 from topline.solvers.methods import (
     METHODS,
     Auto,
@@ -308,12 +308,10 @@ def risk_at_zero(
         # Every label costs the same.
         codes, places = codes[:1], np.zeros_like(places)
     losses, rows = np.empty(len(codes)), max(_SCORES // problem.m, 1)
-    gammas = problem.gammas if smoothed else (0.0, 0.0)
     for start in range(0, len(codes), rows):
         part = np.ascontiguousarray(codes[start : start + rows], dtype=np.int32)
-        losses[start : start + rows] = row_losses(
-            problem.form, np.zeros((len(part), problem.m)), part, gammas
-        )
+        scores = np.zeros((len(part), problem.m))
+        losses[start : start + rows] = problem.losses(scores, part, smoothed=smoothed)
     of_rows: Float64Array = losses[places.ravel()]
     if isinstance(problem.risk, AverageTopK):
         largest = LargestLosses.of(problem.risk.rows, np.arange(problem.n), of_rows)

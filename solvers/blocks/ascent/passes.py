@@ -41,7 +41,7 @@ from topline.solvers.core.rows import gives_sparse, is_sparse
 from topline.solvers.crew import ALONE, Crew
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.losses import LossForm
-from topline.solvers.losses.rows import conjugate_sum, row_losses
+from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.projections.columns import ColumnProblem, column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -371,7 +371,7 @@ class AscentPass:
                 if problem.smoothing > 0:
                     squares = sum_of_squares(alpha, y, weights, problem.own_share)
                     total += 0.5 * problem.smoothing * float(squares)
-                total += float(row_losses(problem.form, scores, y, problem.gammas) @ weights)
+                total += float(problem.losses(scores, y) @ weights)
         self.duals.close()
         self.visited += len(rows)
         self.clock.product()
