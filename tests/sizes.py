@@ -15,7 +15,7 @@ LINES: Final = {
     "pipeline/backbones": 1_955,
     "pipeline/certification": 1_392,
     "pipeline/cli": 2_435,
-    "pipeline/cluster": 2_840,
+    "pipeline/cluster": 3_013,
     "pipeline/dashboard": 2_140,
     "pipeline/doctor": 507,
     "pipeline/evaluation": 1_156,

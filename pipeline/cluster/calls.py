@@ -27,6 +27,7 @@ from distributed.protocol.serialize import to_serialize
 
 from topline.pipeline.cluster.liveness import AT_WORK, CALL_THREAD
 from topline.pipeline.cluster.messages import ShippedRows
+from topline.pipeline.cluster.shared_arrays import SharedArray
 from topline.pipeline.cluster.watchdog import POLL_SECONDS, Clock, Watchdog, WorkerWatch
 from topline.solvers.errors import StateLostError
 
@@ -337,7 +338,7 @@ def this_worker() -> Any:
 
 def nbytes(value: Any) -> int:
     """Return the bytes of the arrays in an argument or answer, which are nearly all of the traffic."""
-    if isinstance(value, np.ndarray | ShippedRows):
+    if isinstance(value, np.ndarray | ShippedRows | SharedArray):
         return value.nbytes
     if isinstance(value, list | tuple):
         return sum(nbytes(item) for item in value)

@@ -28,6 +28,7 @@ from topline.pipeline.cluster.messages import Span, Sums
 from topline.pipeline.cluster.placement import Bound, LeaseRenewal
 from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
 from topline.pipeline.cluster.sent_weights import SentOperation, WeightsSender
+from topline.pipeline.cluster.shared_arrays import SHARED_BYTES, SharedMemory, on_this_machine, readable
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.answers import A, tree_total
@@ -75,6 +76,7 @@ class DaskExecutor:
         poll_interval: float = REBALANCE_SECONDS,
     ) -> None:
         self._calls = WorkerCalls(client, heartbeat_timeout=heartbeat_timeout)
+        self._one_machine = on_this_machine(client)
         self._asked_blocks = blocks
         self._asked_bounds = bounds
         self._memory = memory
@@ -141,12 +143,12 @@ class DaskExecutor:
             self._memory.cache_bytes,
             LEASE_SECONDS,
         )
-        self._weights = WeightsSender(compute_dtype(X.dtype))
         self._calls.begin_count()
         self._scheduler = BlockScheduler(
             self._calls, self._bound, self._checkpoint_source, self._worker_wait, self._poll_interval
         )
         self._scheduler.begin()
+        self._weights = WeightsSender(compute_dtype(X.dtype), self._shared_memory())
         self._renewal = LeaseRenewal(self._calls, self._scheduler.placement, LEASE_SECONDS)
 
     def run(self, operation: Operation[A]) -> A:
@@ -238,7 +240,26 @@ class DaskExecutor:
         places = self._here().placement
         arguments = places.run, places.epoch, message
         calls = by_tree([*places.owned], worker_blocks.run_request, arguments, Sums.joined)
-        return Sums(self.blocks, [], {}).joined(*self._calls.run(calls).values())
+        answers = self._calls.run(calls)
+        total = Sums(self.blocks, [], {})
+        for worker, sums in answers.items():
+            try:
+                total = total.joined(sums)
+            except StateLostError as error:
+                raise WorkersLost([worker], f"is gone ({error})") from error
+        return total
+
+    def _shared_memory(self) -> SharedMemory | None:
+        """Return memory in which all workers can read, None where they are not known to."""
+        if not self._one_machine:
+            return None
+        memory = SharedMemory()
+        probe = memory.shared({"probe": np.zeros(SHARED_BYTES, dtype=np.int8)})["probe"]
+        try:
+            answers = self._calls.run([Call(owner, readable, (probe,)) for owner in self.owners])
+        except WorkersLost:
+            return None
+        return memory if all(answers.values()) else None
 
     def _once(self, calls: Sequence[Call], pending_step: PendingStep | None) -> dict[str, Any]:
         """Run calls that must not be repeated with other rows of A."""

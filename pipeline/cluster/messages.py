@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from topline.pipeline.cluster.shared_arrays import SharedArray, SharedMemory
 from topline.solvers.core.answers import Answer, Node, TreeMerger
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.rows import held_in_memory, is_sparse
@@ -53,11 +57,20 @@ class Sums:
     """Sums over blocks of some workers, merged as far as possible, and each worker's cost by address.
 
     The tree of `topline.solvers.core.answers` fixes the order of additions, so no bit depends on who adds.
+    The products of some nodes may lie in shared memory instead of in their answers.
     """
 
     blocks: int
     parts: list[tuple[Node, Answer]]
     costs: dict[str, WorkerCost]
+    products: Mapping[Node, SharedArray] = field(default_factory=dict)
+
+    def shared(self, memory: SharedMemory) -> Sums:
+        """Return the sums with large products in shared memory."""
+        held = {node: getattr(answer, "product", None) for node, answer in self.parts}
+        there = memory.shared({node: each for node, each in held.items() if isinstance(each, np.ndarray)})
+        products = {node: each for node, each in there.items() if isinstance(each, SharedArray)}
+        return replace(self, parts=_with_products(self.parts, dict.fromkeys(products)), products=products)
 
     def joined(self, *others: Sums) -> Sums:
         """Return the merged sums of these workers and of others."""
@@ -65,9 +78,20 @@ class Sums:
         costs: dict[str, WorkerCost] = {}
         for sums in (self, *others):
             costs |= sums.costs
-            for node, answer in sums.parts:
+            products = {node: product.taken() for node, product in sums.products.items()}
+            for node, answer in _with_products(sums.parts, products):
                 merger.add(node, answer)
         return Sums(self.blocks, merger.parts(), costs)
+
+
+def _with_products(
+    parts: Iterable[tuple[Node, Any]], products: Mapping[Node, Any]
+) -> list[tuple[Node, Answer]]:
+    """Return the answers with other products where some are given."""
+    return [
+        (node, replace(answer, product=products[node]) if node in products else answer)
+        for node, answer in parts
+    ]
 
 
 class ShippedRows:

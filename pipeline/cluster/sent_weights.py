@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from topline.pipeline.cluster.shared_arrays import SharedArray, SharedMemory, taken
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations import Operation
 from topline.solvers.typing import Float64Array, FloatArray
@@ -25,25 +26,32 @@ _W, _V = "W", "V"
 
 @dataclass(frozen=True, eq=False)
 class SentOperation:
-    """An operation without its weights, which are stored by name; `follows` if W is unchanged."""
+    """An operation without its weights, which are stored by name; `follows` if W is unchanged.
+
+    `shares` says whether large products may come back in shared memory.
+    """
 
     operation: Any
-    weights: Mapping[str, FloatArray] = field(default_factory=dict)
+    weights: Mapping[str, FloatArray | SharedArray] = field(default_factory=dict)
     follows: bool = False
+    shares: bool = False
 
 
 class WeightsSender:
-    """Chooses the form of operations sent to workers whose products have the type `dtype`."""
+    """Chooses the form of operations sent to workers whose products have the type `dtype`.
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._dtype = dtype
+    Workers on this machine read large weights from `memory`.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], memory: SharedMemory | None = None) -> None:
+        self._dtype, self._memory = dtype, memory
         self._there: tuple[int, Float64Array, np.dtype[Any]] | None = None
 
     def message(self, operation: Any, epoch: int) -> SentOperation:
         """Return the message for every worker of an epoch."""
         weights = _weights_of(operation)
         if _W not in weights:
-            return SentOperation(operation)
+            return SentOperation(operation, shares=self._memory is not None)
         dtype, there = self._type_of(operation), self._there
         same = there is not None and (there[0], there[2]) == (epoch, dtype) and there[1] is operation.W
         # Until all have answered, workers may hold either W.
@@ -51,7 +59,10 @@ class WeightsSender:
         sent = {
             name: array.astype(dtype, copy=False) for name, array in weights.items() if name != _W or not same
         }
-        return SentOperation(replace(operation, **dict.fromkeys(weights, _NONE)), sent, follows=same)
+        bare = replace(operation, **dict.fromkeys(weights, _NONE))
+        if self._memory is None:
+            return SentOperation(bare, sent, follows=same)
+        return SentOperation(bare, self._memory.shared(sent), follows=same, shares=True)
 
     def answered(self, operation: Any, epoch: int) -> None:
         """Record that all workers of an epoch have answered an operation, and so hold its W."""
@@ -70,7 +81,7 @@ class WeightsReceiver:
 
     def received(self, message: SentOperation) -> Any:
         """Return the complete operation; raise StateLostError if its W is not here."""
-        weights = dict(message.weights)
+        weights = {name: taken(array) for name, array in message.weights.items()}
         if message.follows:
             if self._W is None:
                 raise StateLostError("the weights of the operation before are not here")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from topline.pipeline.cluster.calls import this_worker
 from topline.pipeline.cluster.messages import Placement, Sums, WorkerCost
 from topline.pipeline.cluster.sent_weights import SentOperation, WeightsReceiver
+from topline.pipeline.cluster.shared_arrays import SharedMemory
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.rows import RowSource
@@ -43,6 +44,12 @@ class Held:
     touched: float
     calls: int = 0
     weights: WeightsReceiver = field(default_factory=WeightsReceiver)
+    _memory: SharedMemory | None = None
+
+    def memory(self) -> SharedMemory:
+        """Return the memory in which the coordinator reads large answers."""
+        self._memory = self._memory or SharedMemory()
+        return self._memory
 
 
 class BlockRegistry:
@@ -189,7 +196,9 @@ def run_request(run: str, epoch: int, message: SentOperation) -> Sums:
         # A worker inside the coordinator's process has no memory of its own.
         memory = 0 if _here().startswith("inproc://") else resident_bytes()
         cost = WorkerCost(seconds, memory, read)
-        return Sums(held.placement.blocks, merger.parts(), {_here(): cost})
+        sums = Sums(held.placement.blocks, merger.parts(), {_here(): cost})
+        # While no other call uses the blocks: the next one writes to the same memory.
+        return sums.shared(held.memory()) if message.shares else sums
 
 
 def read_duals(

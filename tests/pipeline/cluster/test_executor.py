@@ -385,10 +385,15 @@ def test_a_killed_worker_that_held_duals_costs_two_rounds_at_most() -> None:
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_a_worker_killed_in_a_part_of_a_round_costs_its_duals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("copies", [1, 400], ids=["messages", "shared_memory"])
+def test_a_worker_killed_in_a_part_of_a_round_costs_its_duals_alone(
+    monkeypatch: pytest.MonkeyPatch, copies: int
+) -> None:
     """The next part finds it gone, its block starts again, and the answer is certified."""
     options: Any = {"lam": 1.0 / N, "method": "dual_ascent", "tol": 1e-3, "m": M}
-    expected = solve(X, Y, TopKHinge(2), **options)
+    # Weights of many features lie in memory that the coordinator and its workers share.
+    rows = np.tile(X, copies) / np.sqrt(copies)
+    expected = solve(rows, Y, TopKHinge(2), **options)
     # Rounds of as many parts as in one process, whatever a message costs here.
     monkeypatch.setattr(DaskExecutor, "sends", False)
     with open_cluster(ClusterConfig(workers=2)) as client, DaskExecutor(client, blocks=2) as executor:
@@ -404,7 +409,7 @@ def test_a_worker_killed_in_a_part_of_a_round_costs_its_duals_alone(monkeypatch:
             return genuine(operation)
 
         monkeypatch.setattr(executor, "run", run_or_kill)
-        result = solve(X, Y, TopKHinge(2), executor=executor, **options)
+        result = solve(rows, Y, TopKHinge(2), executor=executor, **options)
     assert killed, "no round had so many parts"
     losses = [event for event in checkpoints.events if event["event"] == "loss"]
     assert [len(event["lost_blocks"]) for event in losses] == [1]
