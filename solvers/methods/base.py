@@ -160,11 +160,17 @@ class Method(Protocol):
 
 
 def measured_at(
-    problem: Problem, state: SolverState, stats: LossAnswer, objective: Objective, **learned: Any
+    problem: Problem,
+    state: SolverState,
+    stats: LossAnswer,
+    objective: Objective,
+    *,
+    dual_point: DualPoint | None = None,
+    **learned: Any,
 ) -> Measurement:
     """Return the measurement of a state after one pass; `learned` are new fields of its point."""
     before = with_loss_at_zero(problem, state, stats).with_point(**learned)
-    return Measurement(objective, before, stats, passes=1)
+    return Measurement(objective, before, stats, passes=1, dual_point=dual_point)
 
 
 def with_loss_at_zero(problem: Problem, state: SolverState, stats: LossAnswer) -> SolverState:
