@@ -75,21 +75,22 @@ _FEW_ROWS, _BENT, _FEW_VISITS, _SHARE_OF_GRAM = 4, 60.0, 12.0, 0.25
 #: A fall that forecasts so many times the passes of the prior refutes it: the gap hardly moves.  The prior
 #: while P is high does not count, as another method may lower such a P.
 _STAGNANT = 20.0
-#: Passes of dual ascent to go on a smooth loss, over what the fall of the gap says, which slows down.
-_SLOWS = 1.5
+#: Passes of dual ascent to go on a smooth loss: this multiple of those so far, of the logarithm of the gap
+#: over the goal, and of this power of the gap over D.
+_TO_GO, _BY_GAP = 1.5, 0.3
 #: A method is left if another is forecast to take this share of its time, a power more after every change, at
 #: most this many times.
 _CLEARLY, _MOST_CHANGES = 0.8, 3
 #: Seconds to go from which a run may return to a method that it left.
 _LASTS = 0.25
 #: Passes on a smooth loss until a method is as quick from the point of another as from points of its own.
-_AFRESH = 5.0
+_AFRESH = 8.0
 #: Passes of Newton's method on a smooth loss: so many, and this multiple of those of L-BFGS around the mean,
 #: times the root of what the largest of their second moments leave: conjugate gradients find these at once.
 _NEWTON_SMOOTH = 8.0, 2.0
 #: Passes of L-BFGS, by time, from which the least forecast keeps a run on dense rows from beginning with dual
 #: ascent.
-_TRIED = 30.0
+_TRIED = 45.0
 #: A sweep of one block takes as long as this many evaluations, and longer if blocks synchronise in between.
 _SWEEP = 8.0
 #: Relative gap from which a start counts as new, and the W of several blocks as no place to continue from.
@@ -113,12 +114,12 @@ class _Pace(NamedTuple):
         return n * row + self.entry * d * m + self.itself
 
 
-#: Fitted to 320 runs on shapes from 215 x 701 to 20,000 x 1,024 and 5 to 154 classes; only ratios count.
+#: Fitted to 460 runs on shapes from 203 x 722 to 100,000 x 256 and 5 to 142 classes; only ratios count.
 #: First where the loss has gradients (for Newton's method a curvature) by vectors, then where it has none.
 _PACES = {
-    "lbfgs": (_Pace(0.044, 0.4, 150, 0.16, 16, 42e3), _Pace(0.043, 8.4, 550, 0.2, 37, 6e3)),
-    "dual_ascent": (_Pace(0.030, 11, 180, 0.6, 1, 190e3), _Pace(0.037, 15, 600, 0.5, 10, 80e3)),
-    "newton": (_Pace(0.040, 0.5, 60, 0.17, 2, 61e3), _Pace(0.045, 15, 685, 0.42, 0, 0)),
+    "lbfgs": (_Pace(0.038, 3.4, 100, 0.46, 13, 346e3), _Pace(0.064, 14, 480, 0.35, 9, 511e3)),
+    "dual_ascent": (_Pace(0.056, 13, 290, 0.56, 0, 234e3), _Pace(0.057, 35, 590, 0.7, 0, 429e3)),
+    "newton": (_Pace(0.055, 0.8, 51, 0.25, 0, 192e3), _Pace(0.059, 25, 670, 0.52, 0, 145e3)),
 }
 
 
@@ -469,7 +470,8 @@ class Auto(Method):
         shared = problem.form.smooth and name == "dual_ascent"
         share, more = (_share_left(measured, here.gap), _AFRESH) if shared else (1.0, 0.0)
         found = {
-            key: Prior(share * each.passes + more, each.cost * unit) for key, each in self.priors.items()
+            key: Prior(min(share * each.passes + more, each.passes), each.cost * unit)
+            for key, each in self.priors.items()
         }
         # A method that was left resumes where it stopped, at its own seconds: of a short run they are noise.
         lasts = own * pace >= _LASTS
@@ -495,20 +497,23 @@ class Auto(Method):
     def _passes_left(self, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading) -> float:
         """Return the remaining passes of the current method, from the fall of the gap and its prior.
 
-        The prior is the most informative until refuted.  The fall is that of the absolute gap, because the
-        relative one hardly moves while D is small beside P.
+        The prior is the most informative until refuted, but of dual ascent on a smooth loss the gap says as
+        much.  The fall is that of the absolute gap, because the relative one hardly moves while D is small.
         """
-        gone = here.passes - memory.began
+        gone, prior = here.passes - memory.began, self.priors[memory.method]
         goal = _goal(measured, here.gap)
         left = math.inf
+        if goal > 0.0 and memory.method == "dual_ascent" and "lbfgs" in self.priors:
+            times = max(here.gap / goal, 1.0)
+            left = _TO_GO * gone * (measured.tol * times) ** _BY_GAP * math.log(times)
+            return left if gone >= prior.passes else math.sqrt(left * (prior.passes - gone))
         if goal > 0.0 and 0.0 < here.gap < since.gap:
             to_go = math.log(max(here.gap / goal, 1.0)) / math.log(since.gap / here.gap)
             left = (here.passes - since.passes) * to_go
-            left *= _SLOWS if "lbfgs" in self.priors and memory.method == "dual_ascent" else 1.0
         if memory.method != "dual_ascent":
             # These accelerate: what is left takes no longer than what is done.
             left = min(left, float(gone))
-        before, prior = measured.before, self.priors[memory.method]
+        before = measured.before
         high = before.primal_at_zero is not None and before.best.primal > _HIGH * before.primal_at_zero
         passes = max(prior.passes, prior.high) if high else prior.passes
         refuted = gone >= passes or left > _STAGNANT * prior.passes
