@@ -8,7 +8,7 @@ that sweep are asked again with the same blocks only.
 from __future__ import annotations
 
 import pickle
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -31,11 +31,13 @@ from topline import (
     solve,
 )
 from topline.solvers import operations
+from topline.solvers.blocks.kernel import Mark
 from topline.solvers.core.answers import Answer
 from topline.solvers.losses import OneVsAll
 from topline.solvers.methods import METHODS
 from topline.solvers.operations import Operation, PutInside
 from topline.solvers.operations import kernel as kernel_operations
+from topline.solvers.operations.kernel import CollectRows, FindCrossValues, KernelOperation, UpdateRows
 from topline.solvers.run import ProblemSpec
 
 N = 75
@@ -188,6 +190,21 @@ def test_answers_on_threads_and_asked_twice_are_the_same_bits(name) -> None:
             # What blocks keep is not computed again, nor counted.
             again = dict(numbers(executor.run(request)))
             np.testing.assert_equal(again | {"visited": 0}, answer | {"visited": 0})
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name.startswith("kernel")])
+def test_scores_of_other_dual_variables_are_told(name) -> None:
+    """By operations that read or change scores, but not by those that begin anew or bring their rows."""
+    log, run = recorded(name, CUTS)
+    for request in {type(each): each for each in (pickle.loads(sent) for sent, _ in log)}.values():
+        if not isinstance(request, KernelOperation):
+            continue
+        needs_none = isinstance(request, FindCrossValues | UpdateRows) or getattr(request, "anew", False)
+        needs_none |= isinstance(request, CollectRows) and not request.vertices
+        with SerialExecutor(bounds=CUTS) as executor:
+            bound(executor, run)
+            stale = executor.run(replace(request, mark=Mark(9, 9))).stale
+        assert stale == (0 if needs_none else N), type(request)
 
 
 def test_the_runs_have_every_operation() -> None:

@@ -50,7 +50,6 @@ from topline.solvers.operations.kernel import (
     FindKernelVertices,
     MixVertices,
     PickRows,
-    SpreadChange,
     SpreadVertices,
 )
 from topline.solvers.run import ProblemSpec, compress, compression, task
@@ -205,24 +204,6 @@ def test_a_start_outside_the_domain_is_put_inside() -> None:
     started = on_blocks(MaxHinge(), duals=[(0, N, 5.0 * whole.A)])
     assert max(record.dual for record in started.history) <= whole.primal
     assert started.primal == pytest.approx(whole.primal, rel=2e-6)
-
-
-def test_a_request_that_comes_twice_changes_nothing_more() -> None:
-    problem = Problem(MaxHinge(), N, 1, M, LAM)
-    change = Change(np.array([1, 40]), X[[1, 40]], np.eye(M)[:2].astype(np.float32) * 0.1)
-    spread = SpreadChange(kernel=RBF, mark=Mark(), change=change, after=Mark(0, 1))
-    with SerialExecutor(blocks=3) as executor:
-        executor.bind(problem, X, Y, keep_duals=True)
-        executor.run(spread)
-        once = executor.run(PickRows(kernel=RBF, mark=Mark(0, 1)))
-        executor.run(spread)
-        twice = executor.run(PickRows(kernel=RBF, mark=Mark(0, 1)))
-        assert (once.loss, once.alpha_s, once.alpha_sq) == (twice.loss, twice.alpha_s, twice.alpha_sq)
-        assert executor.run(PickRows(kernel=RBF, mark=Mark(0, 2))).stale == N
-        A = np.concatenate([rows for _, _, rows in executor.duals()])
-    expected = np.zeros((N, M))
-    expected[[1, 40]] = change.values
-    np.testing.assert_array_equal(A, expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("lost", [None, 1])
@@ -413,28 +394,21 @@ def test_lost_dual_variables_cost_rounds_and_no_digit(method, at: int, says: boo
     assert result.primal == pytest.approx(solved(MaxHinge()).primal, rel=3e-6 if ascends else 1e-2)
 
 
-def test_a_request_for_vertices_that_comes_twice_changes_nothing_more() -> None:
-    problem = Problem(MaxHinge(), N, 1, M, LAM)
-    at = Mark()
+def test_vertices_are_mixed_when_all_of_their_parts_are_spread() -> None:
+    at, change = Mark(), Change(np.array([1, 40]), X[[1, 40]], np.eye(M)[:2].astype(np.float32))
     find = FindKernelVertices(kernel=RBF, mark=at)
-    change = Change(np.array([1, 40]), X[[1, 40]], np.eye(M)[:2].astype(np.float32))
     spread = SpreadVertices(kernel=RBF, mark=at, change=change, part=0)
-    mixed = MixVertices(kernel=RBF, mark=at, parts=1)
-    step = MixVertices(kernel=RBF, mark=at, parts=1, step=0.25, after=Mark(0, 1))
     with SerialExecutor(blocks=3) as executor:
-        executor.bind(problem, X, Y, keep_duals=True)
-        assert executor.run(mixed).stale == N
-        assert executor.run(find).changed == executor.run(find).changed == N
+        executor.bind(Problem(MaxHinge(), N, 1, M, LAM), X, Y, keep_duals=True)
+        assert executor.run(MixVertices(kernel=RBF, mark=at, parts=1)).stale == N
+        assert executor.run(find).changed == N
         executor.run(spread)
-        once = executor.run(mixed)
-        executor.run(spread)
-        assert executor.run(mixed).u_t == once.u_t
+        assert executor.run(MixVertices(kernel=RBF, mark=at, parts=1)).stale == 0
         assert executor.run(MixVertices(kernel=RBF, mark=at, parts=2)).stale == N
-        executor.run(step)
-        executor.run(step)
-        A = np.concatenate([rows for _, _, rows in executor.duals()])
+        executor.run(MixVertices(kernel=RBF, mark=at, parts=1, step=0.25, after=Mark(0, 1)))
         assert executor.run(find).stale == N
-        assert executor.run(FindKernelVertices(kernel=RBF, mark=Mark(0, 1), of=Mark(3, 3))).stale == N
+        assert executor.run(replace(find, mark=Mark(0, 1), of=Mark(3, 3))).stale == N
+        A = np.concatenate([rows for _, _, rows in executor.duals()])
     # Max hinge at scores 0: the vertex of a row is that of one other class.
     assert np.count_nonzero(A, axis=1).tolist() == [2] * N
     np.testing.assert_allclose(A[np.arange(N), Y], 0.25)
