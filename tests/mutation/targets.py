@@ -58,6 +58,7 @@ TARGETS: Mapping[str, Target] = {
     "methods": Target(
         ("solvers.methods",),
         (
+            "tests/solvers/run/test_loop.py",
             "tests/solvers/methods",
             "tests/solvers/operations",
             "tests/solvers/blocks/test_column_atoms.py",
