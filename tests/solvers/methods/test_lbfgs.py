@@ -29,7 +29,7 @@ from topline import (
 )
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods.quasi_newton.lbfgs import arrays_of_lbfgs
-from topline.solvers.methods.quasi_newton.memory import Pairs, gradient_step, most_pairs
+from topline.solvers.methods.quasi_newton.memory import BestPoint, Pairs, gradient_step, most_pairs
 from topline.solvers.methods.quasi_newton.metrics import arrays_of_classes, arrays_of_metric
 from topline.solvers.run import loop as iteration
 
@@ -314,3 +314,17 @@ def test_pairs_are_the_inverse_hessian_of_BFGS() -> None:
     g = random.standard_normal((3, 2))
     np.testing.assert_allclose(pairs.times(g).ravel(), H @ g.ravel(), rtol=1e-10)
     assert pairs.with_pair(g, -g, 4) is pairs  # a pair of negative curvature
+
+
+@pytest.mark.parametrize("size", [0.3, 7.0])
+def test_a_point_is_better_by_its_value_or_where_values_are_equal_by_its_gradient(size) -> None:
+    """Values are equal within 1e-7 of the lowest; drifting by less from point to point does not add up."""
+    first, other = np.zeros((2, 3)), np.ones((2, 3))
+    best = BestPoint(first, size, steepness=1.0, lowest=size)
+    for value, steepness, better in (
+        (1.5, 0.5, False), (1.0 + 5e-8, 0.5, True), (1.0 + 5e-8, 2.0, False),
+        (1.0 - 5e-8, 2.0, False), (1.0 - 5e-8, 0.5, True), (1.0 - 2e-7, 2.0, True),
+    ):  # fmt: skip
+        found = best.or_better(other, value * size, steepness)
+        assert (found.W is other) == better, (value, steepness)
+        assert found.lowest == (min(value, 1.0) * size if better else size)
