@@ -107,7 +107,9 @@ class Outcome:
 
     @property
     def regret(self) -> float:
-        """Seconds of auto over those of the best fixed method; inf where auto alone did not end."""
+        """Seconds of auto over those of the best fixed method; inf if auto alone did not, 1 if none ended."""
+        if not self.seconds:
+            return 1.0
         return self.seconds.get(AUTO, np.inf) / self.seconds.get(self.best, np.inf)
 
 

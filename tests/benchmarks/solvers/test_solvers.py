@@ -200,6 +200,7 @@ def test_a_problem_follows_from_its_seed_and_number() -> None:
         ({AUTO: 1.0, "lbfgs": 2.0}, 0.5),
         ({"lbfgs": 2.0}, np.inf),
         ({AUTO: 1.0}, 1.0),
+        ({}, 1.0),
     ],
 )
 def test_the_regret_is_over_the_best_that_ended(seconds, regret) -> None:
