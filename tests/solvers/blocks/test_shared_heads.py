@@ -110,6 +110,16 @@ def test_a_block_that_takes_over_goes_on_with_the_arrays_and_the_room() -> None:
     assert list(opened._open) == [0]
 
 
+def test_a_step_is_finished_for_the_heads_that_a_block_has() -> None:
+    blocks, _ = swept_in_turn(None, rounds=1)
+    steps = {head: PendingStep(0, 0.5) for head in range(HEADS + 1)}
+    rows = {head: part[1].copy() for head, part in blocks.dual_rows(steps).items()}
+    assert all(part.any() for part in rows.values())
+    blocks.finish_step(steps)
+    for head, part in blocks.dual_rows().items():
+        np.testing.assert_array_equal(part[1], rows[head])
+
+
 def test_without_room_for_one_array_heads_are_swept_packed() -> None:
     assert most_open(1000, N, D, M) == 0
     _, found = swept_in_turn(1000, rounds=1)
