@@ -192,6 +192,24 @@ def test_answers_on_threads_and_asked_twice_are_the_same_bits(name) -> None:
             np.testing.assert_equal(again | {"visited": 0}, answer | {"visited": 0})
 
 
+#: Operations that multiply no rows, and those that have no work per row besides.
+WITHOUT_PRODUCTS = {
+    "PickRows", "CollectRows", "PutInside", "FindCrossValues", "FindKernelVertices", "MixVertices",
+    "MultiplyAtoms", "ReweighAtoms",
+}  # fmt: skip
+WITHOUT_ROW_WORK = {"SumMoments", "CollectRows", "PutInside", "FindCrossValues", "SpreadVertices"}
+
+
+@pytest.mark.parametrize("name", RUNS | SWEEPS)
+def test_answers_have_the_seconds_of_what_was_done(name) -> None:
+    for sent, answered in recorded(name, CUTS)[0]:
+        kind, answer = type(pickle.loads(sent)).__name__, pickle.loads(answered)
+        # A change of no rows takes neither.
+        if kind != "SpreadChange":
+            assert (answer.seconds_products > 0.0) == (kind not in WITHOUT_PRODUCTS), kind
+            assert (answer.seconds_kernels > 0.0) == (kind not in WITHOUT_ROW_WORK), kind
+
+
 @pytest.mark.parametrize("name", [name for name in RUNS if name.startswith("kernel")])
 def test_scores_of_other_dual_variables_are_told(name) -> None:
     """By operations that read or change scores, but not by those that begin anew or bring their rows."""
