@@ -12,6 +12,7 @@ from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.crew import ALONE
+from topline.solvers.errors import StateLostError
 from topline.solvers.operations import FindDirections, columns
 from topline.solvers.run import loop as iteration
 
@@ -171,6 +172,21 @@ def test_a_checkpoint_goes_on_from_the_loaded_rows(method, smoothing, monkeypatc
     assert (np.diff([record.dual for record in rest.history]) >= -1e-14 * rest.primal).all()
     lam = 5.0 / len(y)
     assert rest.dual == pytest.approx(reference.dual(X, y, TopKHinge(2), lam, smoothing, rest.A), rel=1e-9)
+
+
+@pytest.mark.parametrize("pairwise", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_a_step_from_zero_scales_the_vertices(smoothing, pairwise) -> None:
+    X, y = examples()
+    W = np.zeros((X.shape[1], M))
+    with SerialExecutor(blocks=3) as executor:
+        problem = Problem(TopKHinge(2), *X.shape, M, 0.1, smoothing)
+        executor.bind(problem, X, y.astype(np.int32), keep_duals=True)
+        first = executor.run(FindDirections(0, W, pairwise=pairwise))
+        after = executor.run(FindDirections(1, W, PendingStep(0, 0.3), pairwise=pairwise, length=0.5))
+        assert after.alpha_sq == pytest.approx(0.09 * first.u_sq)
+        with pytest.raises(StateLostError, match="round 7"):
+            executor.run(FindDirections(8, W, PendingStep(7, 0.5), pairwise=pairwise))
 
 
 def sets_of(sets, i, y, rho):

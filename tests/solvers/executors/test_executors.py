@@ -28,6 +28,7 @@ from topline.solvers.core.state import SolverState, Status
 from topline.solvers.crew import ALONE
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor, block_bounds
+from topline.solvers.methods import METHODS
 from topline.solvers.operations import FindVertices
 
 
@@ -51,6 +52,23 @@ class TestThreadExecutor(ExecutorContract):
     def executor(self) -> Iterator[Executor]:
         with ThreadExecutor(3, bounds=BOUNDS) as executor:
             yield executor
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize("method", [name for name in METHODS if name.startswith(("fw", "projected"))])
+@pytest.mark.covering(1)
+def test_the_objective_does_not_depend_on_the_blocks(method, smoothing, dtype) -> None:
+    """1, 2, 7 and n blocks: float32 scores may differ in the last bit, so a vertex may at a tie."""
+    X, y = examples(n=90, d=6)
+    X = X.astype(dtype)
+    options = {"method": method, "tol": 1e-9, "max_passes": 30, "m": M}
+    whole = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=SerialExecutor(), **options)
+    for blocks in (2, 7, 90):
+        cut = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=SerialExecutor(blocks=blocks), **options)
+        assert cut.passes == whole.passes
+        assert cut.primal == pytest.approx(whole.primal, rel=1e-6)
+        assert cut.dual == pytest.approx(whole.dual, rel=1e-9 if dtype == np.float64 else 1e-6)
 
 
 @pytest.mark.parametrize("blocks", [2, 7, 20])
