@@ -33,7 +33,7 @@ LINES: Final = {
     "pipeline/sweep": 2_304,
     "pipeline/telemetry": 950,
     "pipeline/training": 2_078,
-    "solvers": 30_931,
+    "solvers": 30_933,
     "storage": 2_146,
     "storage/arrays": 898,
     "storage/datasets": 1_733,

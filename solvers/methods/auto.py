@@ -55,6 +55,8 @@ _FALLS, _STAYS, _HIGH = 21.0, 65.0, 0.85
 #: second moments around their mean, or the next two around 0 if that is more and there is no metric of the
 #: classes; finding that metric sets a bound.
 _LBFGS, _POWER, _COMMON, _COMMON_POWER, _METRIC = 3.35, 1 / 3, 1.45, 0.45, 8.0
+#: Dual ascent is considered if its least takes this share of the most of L-BFGS, whose forecast is the surer.
+_BOUNDED = 0.5
 #: On sparse rows it takes more passes than dual ascent up to this C |x|^2.
 _MODERATE = 128.0
 #: Newton's method on a hinge takes as long as this many passes of dual ascent per feature; at least the third
@@ -152,7 +154,7 @@ def choose(
     dense = 0 if rows is None or gives_sparse(rows) else problem.n * problem.d
     fits = rows is not None and problem.n * problem.m <= _MOST_DUALS and dense <= _MOST_FEATURES
     least = _ASCENT * _cost(problem, "dual_ascent")
-    beaten = problem.by_class or least < _CLEARLY * _most_of_lbfgs(problem)
+    beaten = problem.by_class or least < _BOUNDED * _most_of_lbfgs(problem)
     return Choice("auto", "") if fits and beaten else Choice("lbfgs", smooth)
 
 
