@@ -95,7 +95,12 @@ def on_this_machine(client: Client) -> bool:
     """Return whether the workers of a client are processes of this machine, which can share memory."""
     cluster = client.cluster
     processes = isinstance(cluster, LocalCluster) and not cluster.scheduler_address.startswith("inproc://")
-    return processes and hasattr(os, "memfd_create")
+    return processes and can_share_memory()
+
+
+def can_share_memory() -> bool:
+    """Return whether this system has such memory."""
+    return hasattr(os, "memfd_create")
 
 
 def readable(array: FloatArray | SharedArray) -> bool:

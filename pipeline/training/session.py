@@ -1,9 +1,10 @@
 """One training run from a stored dataset to a published, certified model, and where its blocks live.
 
-Data and options decide the blocks, except of a hinge on a running cluster: its workers share the rows once a
-model of costs says that this takes less time (`topline.solvers.methods.shared_work`), from measured seconds
-of products and of a round trip of W.  Of our own workers no more start than there are blocks, with more
-threads each, or than the memory limit has room for; if it has none, the job runs in this process.
+Data and options decide the blocks, except of a hinge: the workers of a running cluster, or processes of this
+machine, share the rows once a model of costs says that this takes less time, from the seconds of products and
+of a round trip of W (`topline.solvers.methods.shared_work`).  Of our own workers no more start than there are
+blocks, with more threads each, or than the memory limit has room for; if it has none, the job runs in this
+process.
 
 During a run the coordinator looks at held-out rows between two rounds, ever more rarely: one product of a
 sample with W, without influence on the run; all looks but the first take a hundredth of the time at most.
@@ -46,6 +47,7 @@ from topline.pipeline.cluster import (
 )
 from topline.pipeline.cluster.calls import by_tree
 from topline.pipeline.cluster.memory_plan import KERNEL_ROW_BYTES
+from topline.pipeline.cluster.shared_arrays import can_share_memory
 from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, NotStoredError
 from topline.pipeline.interrupts import StopFlag, stop_on_signals, whole_interrupts
 from topline.pipeline.log import kept_lines
@@ -94,6 +96,9 @@ logger = logging.getLogger(__name__)
 _SMALL_BYTES = 64 << 20
 #: Rows that are multiplied and numbers that are sent to learn their seconds, and how often.
 _PROBED_ROWS, _PROBED_NUMBERS, _PROBES = 2048, 1 << 20, 3
+#: Seconds in which workers of this machine get W and send as much: so many, and so many a byte and worker
+#: (`tests.benchmarks.scale.worker_speed`: 3.4 ms for two of 600 KB, 6.3 for two of 4 MB).
+_HERE_SECONDS, _HERE_BYTE = 3e-3, 4e-10
 #: Bytes for columns of a kernel matrix in all workers together.
 COLUMN_BYTES = 1 << 29
 #: Rows that a round of a kernel's dual ascent may pick: fewer, halved, when memory is limited.
@@ -256,6 +261,30 @@ def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -
     return needs.laid_out(alone, (*notes, _NONE_FITS.format(cluster.memory_limit)))
 
 
+def _arranged(
+    plan: TrainingPlan, cluster: ClusterConfig, client: Client | None
+) -> tuple[TrainingPlan, Layout]:
+    """Return the plan with the blocks that processes of this machine share in less time, and the layout."""
+    layout, workers = lay_out(plan, cluster, client), worker_count(cluster)
+    processes = layout.cluster.workers != 0 and workers > 1 and takes_processes(layout.data_bytes)
+    if layout.memory is None or not (processes and plan.may_share and can_share_memory()):
+        return plan, layout
+    threads, most = workers * cluster.threads_per_worker, min(workers, plan.rows.batches)
+    work = SWEEP_WORK * len(plan.rows) * row_seconds(plan.rows, plan.problem.m)
+    size = 4 * plan.rows.shape[1] * plan.problem.m
+
+    def among(workers: int) -> SharedWork:
+        exchange = _HERE_SECONDS + _HERE_BYTE * workers * size
+        return SharedWork(workers, work / threads_speed(threads // workers), exchange)
+
+    best = fastest(among(1), *map(among, _numbers(most)))
+    shared = replace(plan, shared=best)
+    found = lay_out(shared, cluster, client)
+    # A memory limit that holds fewer workers would give one of them several blocks.
+    each_one = found.cluster.workers != 0 and worker_count(found.cluster) == best.blocks
+    return (shared, found) if each_one else (plan, layout)
+
+
 def _with_workers(cluster: ClusterConfig, workers: int) -> ClusterConfig:
     """Return a cluster with fewer workers and the same number of threads in total."""
     threads = max(cluster.threads_per_worker, worker_count(cluster) * cluster.threads_per_worker // workers)
@@ -398,8 +427,9 @@ def fit(
     client: Client | None = None,
 ) -> Fitted:
     """Train and publish one model, the part of `train` that takes long."""
-    plan = plan_training(config)
-    config, layout = plan.config, lay_out(plan, cluster or ClusterConfig(), client)
+    cluster = cluster or ClusterConfig()
+    plan, layout = _arranged(plan_training(config), cluster, client)
+    config = plan.config
     said = [k_note(config.loss, config.k, plan.problem.m)]
     if config.kernel != PRECOMPUTED:
         said.append(scale_note(plan.rows, config.transforms))

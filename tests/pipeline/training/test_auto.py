@@ -13,7 +13,7 @@ import pytest
 from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
 from tests.solvers.methods.test_auto import M, N, texts
 from topline import OneVsAll, Softmax, open_store, solve
-from topline.pipeline.cluster import open_cluster
+from topline.pipeline.cluster import connection, open_cluster
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.registry.promotion import summary
@@ -323,6 +323,41 @@ def test_workers_of_a_running_cluster_share_a_hinge_where_that_takes_less_time(
     record = load_model(trained.model).record
     assert ("2 blocks at the same time, forecast to take" in record.result["why"]) == (blocks == 2)
     assert [note[: len("one worker")] for note in trained.notes] == ["one worker"] * (blocks == 1)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("row_seconds", "cluster", "options", "shared"),
+    [
+        (1.0, {}, {}, True),
+        (1.0, {"workers": 2}, {}, True),
+        (1.0, {"workers": 1}, {}, False),
+        (1.0, {"workers": 0}, {}, False),
+        (0.0, {"workers": 2}, {}, False),
+        (1.0, {"workers": 2, "memory_limit": "1000MiB"}, {}, False),
+        (1.0, {"workers": 2, "memory_limit": "500MiB"}, {}, False),
+        (1.0, {"workers": 2}, {"blocks": 1}, False),
+    ],
+)
+def test_processes_of_this_machine_share_a_hinge_where_that_takes_less_time(
+    wide_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    row_seconds: float,
+    cluster: dict[str, Any],
+    options: dict[str, Any],
+    shared: bool,
+) -> None:
+    """Not where one worker would get both blocks, or where the number of blocks is given."""
+    monkeypatch.setattr(session, "row_seconds", lambda *_: row_seconds)
+    monkeypatch.setattr(session, "takes_processes", lambda _: True)
+    for module in (session, connection):
+        monkeypatch.setattr(module, "CPU_COUNT", 2)
+    trained = train(arranged(wide_store, **options), ClusterConfig(dashboard=False, **cluster))
+    assert trained.solved
+    record = load_model(trained.model).record
+    assert ("2 blocks at the same time, forecast to take" in record.result["why"]) == shared
+    assert trained.certificate is not None
+    assert trained.certificate.valid
 
 
 @pytest.mark.cluster
