@@ -57,6 +57,9 @@ _FALLS, _STAYS, _HIGH = 21.0, 65.0, 0.85
 _LBFGS, _POWER, _COMMON, _COMMON_POWER, _METRIC = 3.35, 1 / 3, 1.45, 0.45, 8.0
 #: Dual ascent is considered if its least takes this share of the most of L-BFGS, whose forecast is the surer.
 _BOUNDED = 0.5
+#: On dense rows it is considered from so many multiplications a pass on: below, either takes milliseconds, and
+#: L-BFGS ends alike for a row of weight 2 and for two rows.
+_LITTLE = 1 << 20
 #: On sparse rows it takes more passes than dual ascent up to this C |x|^2.
 _MODERATE = 128.0
 #: Newton's method on a hinge takes as long as this many passes of dual ascent per feature; at least the third
@@ -154,7 +157,8 @@ def choose(
     dense = 0 if rows is None or gives_sparse(rows) else problem.n * problem.d
     fits = rows is not None and problem.n * problem.m <= _MOST_DUALS and dense <= _MOST_FEATURES
     least = _ASCENT * _cost(problem, "dual_ascent")
-    beaten = problem.by_class or least < _BOUNDED * _most_of_lbfgs(problem)
+    little = 0 < dense * problem.m < _LITTLE
+    beaten = problem.by_class or (not little and least < _BOUNDED * _most_of_lbfgs(problem))
     return Choice("auto", "") if fits and beaten else Choice("lbfgs", smooth)
 
 

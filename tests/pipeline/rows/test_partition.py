@@ -16,7 +16,7 @@ from tests.pipeline.small_data import make_features, small_dataset, write_datase
 from topline.pipeline.rows import Transforms, partition
 from topline.pipeline.rows.partition import CachedRows, TrainingRows, nbytes
 from topline.solvers.core.answers import iterate_tiles
-from topline.solvers.core.rows import RowRange
+from topline.solvers.core.rows import RowRange, rows_are
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetWriter, LabelSetTable, empty_manifest
 from topline.storage.stores import open_store
@@ -371,9 +371,9 @@ def test_a_range_takes_rows_by_its_own_numbers(tmp_path: Path) -> None:
     rows = TrainingRows(small_dataset(tmp_path))
     part = RowRange(CachedRows(rows, rows.nbytes, 100, 300), 100, 300)
     wanted = np.array([150, 3, 199])
-    assert part.kept(0, 200)
+    assert rows_are("kept", part, 0, 200)
     assert np.array_equal(part.take(wanted), rows[100:300][wanted])
-    assert not RowRange(rows, 100, 300).kept(0, 200)
+    assert not rows_are("kept", RowRange(rows, 100, 300), 0, 200)
 
 
 def test_rows_that_all_fit_are_one_array_and_are_handed_on_as_such(tmp_path: Path) -> None:

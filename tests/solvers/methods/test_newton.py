@@ -235,7 +235,7 @@ def test_auto_changes_the_method_where_its_forecast_is_long_and_says_so() -> Non
     ("loss", "d", "said"),
     [
         (Softmax(), 9, "softmax is smooth"),
-        (Softmax(), 130, "lbfgs is forecast"),
+        (Softmax(), 130, "softmax is smooth"),
         (TruncatedTopKEntropy(2), 9, "truncated_topk_entropy is not convex"),
     ],
     ids=["few numbers", "many numbers", "not convex"],
