@@ -265,11 +265,12 @@ def _arranged(
     plan: TrainingPlan, cluster: ClusterConfig, client: Client | None
 ) -> tuple[TrainingPlan, Layout]:
     """Return the plan with the blocks that processes of this machine share in less time, and the layout."""
-    layout, workers = lay_out(plan, cluster, client), worker_count(cluster)
-    processes = layout.cluster.workers != 0 and workers > 1 and takes_processes(layout.data_bytes)
-    if layout.memory is None or not (processes and plan.may_share and can_share_memory()):
+    layout = lay_out(plan, cluster, client)
+    most = min(worker_count(cluster), plan.rows.batches, CPU_COUNT)
+    processes = layout.cluster.workers != 0 and takes_processes(layout.data_bytes) and can_share_memory()
+    if layout.memory is None or not (processes and plan.may_share and most > 1):
         return plan, layout
-    threads, most = workers * cluster.threads_per_worker, min(workers, plan.rows.batches)
+    threads = min(worker_count(cluster) * cluster.threads_per_worker, CPU_COUNT)
     work = SWEEP_WORK * len(plan.rows) * row_seconds(plan.rows, plan.problem.m)
     size = 4 * plan.rows.shape[1] * plan.problem.m
 
@@ -282,7 +283,16 @@ def _arranged(
     found = lay_out(shared, cluster, client)
     # A memory limit that holds fewer workers would give one of them several blocks.
     each_one = found.cluster.workers != 0 and worker_count(found.cluster) == best.blocks
-    return (shared, found) if each_one else (plan, layout)
+    return (shared, found) if each_one and _holds_as_much(found, layout) else (plan, layout)
+
+
+def _holds_as_much(layout: Layout, other: Layout) -> bool:
+    """Return whether a layout holds all features, and unpacked dual variables, if another one does."""
+    if layout.memory is None or other.memory is None:
+        return False
+    features = min(other.memory.cache_bytes, other.data_bytes)
+    duals = layout.memory.dual_bytes is None or other.memory.dual_bytes is not None
+    return duals and (features < other.data_bytes or layout.memory.cache_bytes >= features)
 
 
 def _with_workers(cluster: ClusterConfig, workers: int) -> ClusterConfig:
@@ -302,6 +312,8 @@ def _why(plan: TrainingPlan, blocks: int, asked: int, threads: int) -> str:
     most = plan.rows.batches
     if plan.config.blocks is not None and plan.config.blocks == blocks:
         reason = f"--blocks is {blocks}"
+    elif plan.shared is not None:
+        reason = f"{plan.blocks_why}; --blocks {min(asked, most)} cuts the data all the same"
     elif blocks == most:
         reason = f"the data is stored in {how_many(most, 'pieces')}"
     else:

@@ -57,8 +57,8 @@ _FALLS, _STAYS, _HIGH = 21.0, 65.0, 0.85
 _LBFGS, _POWER, _COMMON, _COMMON_POWER, _METRIC = 3.35, 1 / 3, 1.45, 0.45, 8.0
 #: Dual ascent is considered if its least takes this share of the most of L-BFGS, whose forecast is the surer.
 _BOUNDED = 0.5
-#: On dense rows it is considered from so many multiplications a pass on: below, either takes milliseconds, and
-#: L-BFGS ends alike for a row of weight 2 and for two rows.
+#: On dense rows it is considered from so many multiplications a pass on: below, either takes milliseconds,
+#: and L-BFGS ends alike for a row of weight 2 and for two rows.
 _LITTLE = 1 << 20
 #: On sparse rows it takes more passes than dual ascent up to this C |x|^2.
 _MODERATE = 128.0

@@ -19,6 +19,7 @@ from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.registry.promotion import summary
 from topline.pipeline.report import write_report
 from topline.pipeline.report.document import ReportData, render_report
+from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training import TrainResult, session, train
 from topline.pipeline.training.plan import plan_training
 from topline.pipeline.training.session import Layout, lay_out
@@ -336,6 +337,7 @@ def test_workers_of_a_running_cluster_share_a_hinge_where_that_takes_less_time(
         (0.0, {"workers": 2}, {}, False),
         (1.0, {"workers": 2, "memory_limit": "1000MiB"}, {}, False),
         (1.0, {"workers": 2, "memory_limit": "500MiB"}, {}, False),
+        (1.0, {"workers": 2, "memory_limit": "4GiB"}, {}, True),
         (1.0, {"workers": 2}, {"blocks": 1}, False),
     ],
 )
@@ -358,6 +360,25 @@ def test_processes_of_this_machine_share_a_hinge_where_that_takes_less_time(
     assert ("2 blocks at the same time, forecast to take" in record.result["why"]) == shared
     assert trained.certificate is not None
     assert trained.certificate.valid
+
+
+@pytest.mark.parametrize(
+    ("cores", "limit", "workers"), [(2, None, 2), (1, None, 1), (2, 1900, 1), (2, 6000, 2)]
+)
+def test_a_hinge_is_shared_where_processes_have_cores_and_hold_as_much(
+    wide_store: Path, monkeypatch: pytest.MonkeyPatch, cores: int, limit: int | None, workers: int
+) -> None:
+    """Within 1,900 MiB one process holds 256 MiB of features; two would read some of them every pass."""
+    monkeypatch.setattr(session, "row_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(session, "takes_processes", lambda _: True)
+    monkeypatch.setattr(session, "CPU_COUNT", cores)
+    monkeypatch.setattr(TrainingRows, "nbytes", property(lambda _: 256 << 20))
+    cluster = ClusterConfig(
+        workers=2, threads_per_worker=1, memory_limit=None if limit is None else f"{limit}MiB"
+    )
+    plan, layout = session._arranged(plan_training(arranged(wide_store)), cluster, None)
+    assert layout.cluster.workers == workers
+    assert (plan.shared is None or plan.shared.blocks == 1) == (workers == 1)
 
 
 @pytest.mark.cluster
