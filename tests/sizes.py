@@ -15,7 +15,7 @@ LINES: Final = {
     "pipeline/backbones": 1_955,
     "pipeline/certification": 1_392,
     "pipeline/cli": 2_435,
-    "pipeline/cluster": 3_018,
+    "pipeline/cluster": 3_067,
     "pipeline/dashboard": 2_140,
     "pipeline/doctor": 507,
     "pipeline/evaluation": 1_156,

@@ -28,7 +28,7 @@ from topline.pipeline.cluster.messages import Span, Sums
 from topline.pipeline.cluster.placement import Bound, LeaseRenewal
 from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
 from topline.pipeline.cluster.sent_weights import SentOperation, WeightsSender
-from topline.pipeline.cluster.shared_arrays import SHARED_BYTES, SharedMemory, on_this_machine, readable
+from topline.pipeline.cluster.shared_arrays import SHARED_BYTES, ArrayFile, on_this_machine, taken
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.answers import A, tree_total
@@ -239,27 +239,23 @@ class DaskExecutor:
         """Return the sums over all blocks; many workers forward weights and merge sums among each other."""
         places = self._here().placement
         arguments = places.run, places.epoch, message
-        calls = by_tree([*places.owned], worker_blocks.run_request, arguments, Sums.joined)
-        answers = self._calls.run(calls)
-        total = Sums(self.blocks, [], {})
-        for worker, sums in answers.items():
-            try:
-                total = total.joined(sums)
-            except StateLostError as error:
-                raise WorkersLost([worker], f"is gone ({error})") from error
-        return total
+        calls = by_tree([*places.owned], worker_blocks.run_request, arguments, worker_blocks.joined)
+        return worker_blocks.joined(*self._calls.run(calls).values())
 
-    def _shared_memory(self) -> SharedMemory | None:
-        """Return memory in which all workers can read, None where they are not known to."""
+    def _shared_memory(self) -> ArrayFile | None:
+        """Return memory in which all workers can read; None if they or their memory are out of reach."""
         if not self._one_machine:
             return None
-        memory = SharedMemory()
+        memory = ArrayFile()
         probe = memory.shared({"probe": np.zeros(SHARED_BYTES, dtype=np.int8)})["probe"]
         try:
-            answers = self._calls.run([Call(owner, readable, (probe,)) for owner in self.owners])
-        except WorkersLost:
+            answers = self._calls.run(self._to_owners(worker_blocks.probe_memory, probe))
+            for answer in answers.values():
+                taken(answer)
+        except (WorkersLost, StateLostError) as error:
+            logger.info("large arrays travel in messages, as workers do not share memory: %s", error)
             return None
-        return memory if all(answers.values()) else None
+        return memory
 
     def _once(self, calls: Sequence[Call], pending_step: PendingStep | None) -> dict[str, Any]:
         """Run calls that must not be repeated with other rows of A."""
@@ -277,6 +273,8 @@ class DaskExecutor:
             self._renewal.stop()
         calls = self._to_owners(worker_blocks.release)
         self._scheduler = self._renewal = None
+        # It keeps arrays of the size of W.
+        self._weights = WeightsSender(np.dtype(np.float64))
         try:
             self._calls.run(calls, limit=RELEASE_SECONDS)
         except (WorkersLost, ClusterError) as error:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topline.pipeline.cluster.shared_arrays import SharedArray, SharedMemory
+from topline.pipeline.cluster.shared_arrays import ArrayFile, SharedArray
 from topline.solvers.core.answers import Answer, Node, TreeMerger
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.rows import held_in_memory, is_sparse
@@ -65,7 +65,7 @@ class Sums:
     costs: dict[str, WorkerCost]
     products: Mapping[Node, SharedArray] = field(default_factory=dict)
 
-    def shared(self, memory: SharedMemory) -> Sums:
+    def shared(self, memory: ArrayFile) -> Sums:
         """Return the sums with large products in shared memory."""
         held = {node: getattr(answer, "product", None) for node, answer in self.parts}
         there = memory.shared({node: each for node, each in held.items() if isinstance(each, np.ndarray)})
@@ -73,7 +73,7 @@ class Sums:
         return replace(self, parts=_with_products(self.parts, dict.fromkeys(products)), products=products)
 
     def joined(self, *others: Sums) -> Sums:
-        """Return the merged sums of these workers and of others."""
+        """Return the merged sums of these workers and of others; StateLostError if products are gone."""
         merger: TreeMerger[Answer] = TreeMerger(self.blocks)
         costs: dict[str, WorkerCost] = {}
         for sums in (self, *others):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from topline.pipeline.cluster.shared_arrays import SharedArray, SharedMemory, taken
+from topline.pipeline.cluster.shared_arrays import ArrayFile, SharedArray, taken
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations import Operation
 from topline.solvers.typing import Float64Array, FloatArray
@@ -43,7 +43,7 @@ class WeightsSender:
     Workers on this machine read large weights from `memory`.
     """
 
-    def __init__(self, dtype: np.dtype[Any], memory: SharedMemory | None = None) -> None:
+    def __init__(self, dtype: np.dtype[Any], memory: ArrayFile | None = None) -> None:
         self._dtype, self._memory = dtype, memory
         self._there: tuple[int, Float64Array, np.dtype[Any]] | None = None
 
@@ -80,7 +80,7 @@ class WeightsReceiver:
     _W: FloatArray | None = None
 
     def received(self, message: SentOperation) -> Any:
-        """Return the complete operation; raise StateLostError if its W is not here."""
+        """Return the complete operation; raise StateLostError if its weights are not here."""
         weights = {name: taken(array) for name, array in message.weights.items()}
         if message.follows:
             if self._W is None:

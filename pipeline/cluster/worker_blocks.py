@@ -18,16 +18,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from topline.pipeline.cluster.calls import this_worker
+from topline.pipeline.cluster.calls import WorkersLost, this_worker
 from topline.pipeline.cluster.messages import Placement, Sums, WorkerCost
 from topline.pipeline.cluster.sent_weights import SentOperation, WeightsReceiver
-from topline.pipeline.cluster.shared_arrays import SharedMemory
+from topline.pipeline.cluster.shared_arrays import ArrayFile, SharedArray, taken
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.rows import RowSource
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, StoredDuals, T, resident_bytes
 from topline.solvers.operations import BlockSet, RowBlock
+from topline.solvers.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +45,8 @@ class Held:
     touched: float
     calls: int = 0
     weights: WeightsReceiver = field(default_factory=WeightsReceiver)
-    _memory: SharedMemory | None = None
-
-    def memory(self) -> SharedMemory:
-        """Return the memory in which the coordinator reads large answers."""
-        self._memory = self._memory or SharedMemory()
-        return self._memory
+    # Where the coordinator and workers that merge sums read large answers.
+    memory: ArrayFile = field(default_factory=ArrayFile)
 
 
 class BlockRegistry:
@@ -198,7 +195,25 @@ def run_request(run: str, epoch: int, message: SentOperation) -> Sums:
         cost = WorkerCost(seconds, memory, read)
         sums = Sums(held.placement.blocks, merger.parts(), {_here(): cost})
         # While no other call uses the blocks: the next one writes to the same memory.
-        return sums.shared(held.memory()) if message.shares else sums
+        return sums.shared(held.memory) if message.shares else sums
+
+
+def joined(first: Sums, *others: Sums) -> Sums:
+    """Return the merged sums of some workers; raise WorkersLost for one whose products cannot be read."""
+    total = Sums(first.blocks, [], {})
+    for sums in (first, *others):
+        try:
+            total = total.joined(sums)
+        except StateLostError as error:
+            # Only sums that are not merged yet lie in memory: there is one owner.
+            raise WorkersLost([*sums.costs], f"lost its sums ({error})") from error
+    return total
+
+
+def probe_memory(run: str, epoch: int, array: FloatArray | SharedArray) -> FloatArray | SharedArray:
+    """Return a copy of an array as large products come back; raise StateLostError if it cannot be read."""
+    with using(run, epoch) as held:
+        return held.memory.shared({"probe": taken(array)})["probe"]
 
 
 def read_duals(
