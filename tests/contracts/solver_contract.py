@@ -265,7 +265,9 @@ class EveryMethodContract:
         assert result.status is Status.SOLVED
         assert result.primal == pytest.approx(np.log(M) if smooth else 1.0, rel=1e-12)
         assert result.dual == pytest.approx(result.primal, rel=1e-12)
-        assert self.solved(method, np.zeros_like(X)).status is Status.SOLVED
+        as_usual = self.solved(method, np.zeros_like(X))
+        assert as_usual.status is Status.SOLVED
+        assert as_usual.primal == pytest.approx(np.log(M) if method == "lbfgs" else 1.0, rel=1e-12)
 
     def test_features_that_overflow_are_said(self, method) -> None:
         """Or they moved nothing, and what is said is true of W = 0."""
