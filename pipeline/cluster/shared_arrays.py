@@ -107,7 +107,7 @@ class ArrayFile:
             weakref.finalize(self, os.close, self._file)
         self._count += 1
         mark = self._token + self._count.to_bytes(_COUNT_BYTES)
-        # Whoever reads meanwhile finds no mark of arrays at the begin or at the end.
+        # Whoever reads meanwhile finds no mark, either before the copy or after it.
         _write(self._file, bytes(len(mark)), 0)
         found: dict[Any, FloatArray | SharedArray] = dict(arrays)
         offset = _FIRST
