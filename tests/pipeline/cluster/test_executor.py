@@ -43,7 +43,7 @@ from topline.solvers.core.answers import Answer, TreeMerger
 from topline.solvers.core.problem import AverageTopK, Problem
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState, Status
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor
+from topline.solvers.executors import DualRows, Executor, SerialExecutor
 from topline.solvers.operations import Ascend, FindSelectedVertices, RunSpec
 from topline.solvers.run import ProblemSpec, solve
 from topline.storage.errors import IntegrityError
@@ -84,29 +84,6 @@ class KillOnce:
             os.kill(self.killed, self.number)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.5])
-@pytest.mark.parametrize("blocks", [1, 2, 7])
-def test_workers_give_bitwise_what_one_process_gives(threads: Client, blocks: int, smoothing: float) -> None:
-    serial = run(SerialExecutor(blocks=blocks), smoothing=smoothing)
-    with DaskExecutor(threads, blocks=blocks) as executor:
-        spread = run(executor, smoothing=smoothing)
-        assert len(executor.owners) == min(2, blocks)
-    with_threads = run(ThreadExecutor(2, blocks=blocks), smoothing=smoothing)
-    assert np.array_equal(spread.W, serial.W)
-    assert np.array_equal(with_threads.W, serial.W)
-    assert (spread.primal, spread.dual) == (serial.primal, serial.dual)
-
-
-def test_the_number_of_blocks_changes_only_rounding(threads: Client) -> None:
-    results = [run(SerialExecutor(blocks=1))]
-    for blocks in (2, 7, N):
-        with DaskExecutor(threads, blocks=blocks) as executor:
-            results.append(run(executor))
-    for other in results[1:]:
-        assert other.primal == pytest.approx(results[0].primal, rel=1e-6)
-        assert other.dual == pytest.approx(results[0].dual, rel=1e-6)
-
-
 def test_stored_rows_are_read_by_the_workers(threads: Client, tmp_path: Path) -> None:
     rows = TrainingRows(small_dataset(tmp_path, n=500, d=D, m=M))
     in_memory = np.array(rows[0 : len(rows)])
@@ -122,24 +99,6 @@ def test_a_missing_chunk_is_the_storage_error_that_names_rows(threads: Client, t
     shards[3].unlink()
     with DaskExecutor(threads) as executor, pytest.raises(IntegrityError, match="rows"):
         run(executor, rows=rows, y=rows.labels())
-
-
-def test_duals_come_back_and_go_in(threads: Client) -> None:
-    with SerialExecutor(blocks=7) as local:
-        serial = run(local, smoothing=0.5)
-        expected = np.concatenate([rows for _, _, rows in local.duals(serial.state.pending_step)])
-    with DaskExecutor(threads, blocks=7) as executor:
-        result = run(executor, smoothing=0.5)
-        parts = list(executor.duals(result.state.pending_step))
-        assert [start for start, _, _ in parts] == sorted(start for start, _, _ in parts)
-        A = np.concatenate([rows for _, _, rows in parts])
-        assert np.array_equal(A, expected)
-        executor.load_duals([(0, 100, 0 * A[:100]), (100, N, A[100:])])
-        again = np.concatenate([rows for _, _, rows in executor.duals()])
-        assert not again[:100].any()
-        assert np.array_equal(again[100:], A[100:])
-        with pytest.raises(StateLostError, match="end at row 100"):
-            executor.load_duals([(0, 100, A[:100])])
 
 
 def test_close_leaves_nothing_on_the_workers(threads: Client) -> None:

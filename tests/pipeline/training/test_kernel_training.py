@@ -12,9 +12,8 @@ from scipy.sparse import csr_matrix
 from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 
 from tests.pipeline.small_data import make_features, make_split, small_dataset, write_dataset
-from topline import RBFKernel, Status, TopKHinge, UnsupportedCombinationError, open_store, solve
+from topline import RBFKernel, TopKHinge, UnsupportedCombinationError, open_store, solve
 from topline.pipeline.certification import certify
-from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.export.writing import export_model
@@ -155,15 +154,6 @@ def test_models_with_kernels_are_certified_evaluated_and_not_exported(
         export_model(result.model, tmp_path / "model.npz", "npz")
 
 
-def test_the_linear_kernel_trains_the_linear_model(tmp_path: Path) -> None:
-    small_dataset(tmp_path, n=400)
-    kernel = trained(tmp_path, kernel="linear", kernel_gamma=None, tol=1e-4)
-    linear = trained(tmp_path, kernel=None, kernel_gamma=None, tol=1e-4)
-    assert kernel.primal == pytest.approx(linear.primal, rel=2e-4)
-    assert kernel.dual <= linear.primal
-    assert linear.dual <= kernel.primal
-
-
 @pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
 def test_a_kernel_that_tells_no_two_rows_apart_is_certified_as_what_it_is(
     method: str, tmp_path: Path
@@ -234,19 +224,6 @@ def test_workers_give_what_one_process_gives(
     there = trained(tmp_path / "there", ClusterConfig(workers=2, dashboard=False), **options)
     assert there.primal == pytest.approx(here.primal, rel=1e-9)
     assert there.certificate.certified
-
-
-@pytest.mark.cluster
-def test_solve_with_a_kernel_takes_workers_too() -> None:
-    X, y = make_features(200, 6, 4)
-    best = solve(X, y, TopKHinge(2), 0.01, 0.5, tol=1e-6, kernel="rbf")
-    config = ClusterConfig(workers=2, dashboard=False)
-    with open_cluster(config, data_bytes=0) as client, DaskExecutor(client, blocks=3) as executor:
-        result = solve(X, y, TopKHinge(2), 0.01, 0.5, tol=1e-4, kernel="rbf", executor=executor)
-    assert result.status is Status.SOLVED
-    assert result.A.shape == (200, 4)
-    assert result.dual <= best.primal <= result.primal * (1 + 1e-6)
-    np.testing.assert_allclose(result.decision_function(X), best.decision_function(X), atol=0.05)
 
 
 @pytest.mark.parametrize("method", ["dual_ascent", "sdca"])

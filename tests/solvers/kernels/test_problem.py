@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 from scipy.special import entr
-from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import chi2_kernel, polynomial_kernel, rbf_kernel
 from sklearn.svm import SVC
 
@@ -286,13 +285,6 @@ def test_rows_in_other_forms(form) -> None:
     assert result.primal == pytest.approx(
         solve(low, Y, MaxHinge(), LAM, tol=1e-6, kernel=RBFKernel()).primal, rel=2e-6
     )
-
-
-def test_every_landmark_of_nystroem_is_the_exact_kernel() -> None:
-    peer = Nystroem(gamma=0.3, n_components=60, random_state=0).fit(X)
-    approximate = solve(peer.transform(X), Y, TopKHinge(3), LAM, tol=1e-6, max_passes=5000)
-    exact = solve(X, Y, TopKHinge(3), LAM, tol=1e-6, kernel=RBF, max_passes=5000)
-    assert approximate.primal == pytest.approx(exact.primal, rel=3e-6)
 
 
 def test_a_kernel_of_zeros_has_the_loss_of_zero() -> None:

@@ -7,35 +7,17 @@ import pytest
 
 from tests.reference import losses as reference
 from tests.reference.qp import minimise_qp
-from tests.reference.training_qp import optimum
-from tests.solvers.problems import EVERY_LOSS, M, examples
+from tests.solvers.problems import M, examples
 from topline import MaxHinge, Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.methods import METHODS, atoms
 from topline.solvers.methods.atoms import Atoms, AwaySteps, PairwiseSteps, maximise_on_simplex, rise_between
 
 VARIANTS = ["fw_away", "fw_pairwise", "fw_fully_corrective"]
-CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]
-#: Every convex loss as it is, and the hinges smoothed.
-CASES = [(loss, 0.0) for loss in CONVEX]
-CASES += [(loss, 0.5) for loss in CONVEX if not loss.form(M).smooth]
-
-
-#: Passes to a gap below 0.3, 40 for most: the larger the dual domain, the less a step to its vertex is worth.
-PASSES = {"sum_exponential": 1000, "polyhedral_topk": 200}
-
-
-def case_name(value):
-    return getattr(value, "name", None)
 
 
 def run(X, y, loss, lam_n, smoothing=0.0, method="fw_fully_corrective", **options):
     options = {"tol": 1e-9, "max_passes": 40, "m": M, **options}
     return solve(X, y, loss, lam_n / len(y), smoothing, method, **options)
-
-
-def keep_in(states):
-    """Give a callback that keeps the state after each round."""
-    return lambda _record, state: states.append(state)
 
 
 def dual_rows(X, y, loss, smoothing, W):
@@ -44,35 +26,6 @@ def dual_rows(X, y, loss, smoothing, W):
     return np.array(
         [reference.gradient(loss, s, label, smoothing) for s, label in zip(scores, y, strict=True)]
     )
-
-
-@pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
-@pytest.mark.parametrize("method", VARIANTS)
-class TestEveryConvexLoss:
-    @pytest.mark.sampled(20)
-    def test_the_dual_never_falls_and_every_gap_is_true(self, loss, smoothing, method) -> None:
-        """The primal of a round is the smallest of its W's; the dual is below the optimum, which is below."""
-        X, y = examples(n=20, d=3)
-        for dtype in (np.float64, np.float32):
-            X = X.astype(dtype)
-            states = []
-            most = PASSES.get(loss.name, 40)
-            result = run(X, y, loss, 0.5, smoothing, method, callbacks=[keep_in(states)], max_passes=most)
-            history = result.history
-            assert (np.diff([record.dual for record in history]) >= -1e-14 * result.primal).all()
-            best = optimum(X, y, loss, 0.5 / len(y), smoothing, M)
-            rounding = 1e-6 * best + 1e-8  # what the interior point solver leaves open
-            lowest = reference.primal(X, y, loss, 0.5 / len(y), smoothing, np.zeros_like(result.W))
-            for record, state in zip(history[1:], states[:-1], strict=True):
-                lowest = min(lowest, reference.primal(X, y, loss, 0.5 / len(y), smoothing, state.W))
-                assert record.primal == pytest.approx(lowest, rel=1e-12 if dtype == np.float64 else 1e-5)
-                assert record.gap_kind == "true"
-                assert record.dual - rounding <= best
-            primal = reference.primal(X, y, loss, 0.5 / len(y), smoothing, result.W)
-            assert result.primal == pytest.approx(primal, rel=1e-12)
-            assert result.dual - rounding <= best <= result.primal + rounding
-            assert -1e-13 * result.primal <= result.gap == result.smoothed_gap
-            assert result.relative_gap < 0.3
 
 
 @pytest.mark.parametrize("lam_n", [1e-3, 1.0, 1e3])
@@ -105,20 +58,6 @@ class TestAnswersThatDoNotDependOnHowItRuns:
         result = run(X, y, loss, 2.0, smoothing, method, max_passes=12, state=plain.state)
         assert result.history[0].dual == pytest.approx(plain.dual, rel=1e-9)
         assert plain.dual < result.dual <= result.primal
-
-
-@pytest.mark.parametrize("method", VARIANTS)
-def test_few_atoms_are_enough_to_go_on(method, monkeypatch) -> None:
-    """What does not fit is merged: the dual still rises, and W is still worth what is said."""
-    monkeypatch.setattr(atoms, "_MOST", 5)
-    X, y = examples()
-    result = run(X, y, TopKHinge(3), 2.0, 0.0, method, max_passes=300, tol=1e-9)
-    assert len(result.state.memory.atoms) <= 5
-    assert (np.diff([record.dual for record in result.history]) >= -1e-14 * result.primal).all()
-    best = optimum(X, y, TopKHinge(3), 2.0 / len(y), 0.0, M)
-    assert result.dual <= best * (1 + 1e-6)
-    assert best <= result.primal * (1 + 1e-6)
-    assert result.relative_gap < 0.05
 
 
 def test_the_room_for_atoms_is_bounded() -> None:

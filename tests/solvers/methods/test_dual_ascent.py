@@ -189,15 +189,6 @@ def test_duals_that_are_tiny_keep_their_digits(loss) -> None:
     assert result.status is Status.SOLVED
 
 
-@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(2)], ids=loss_name)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_separable_data_with_a_large_C_are_solved(loss, dtype) -> None:
-    """The primal comes down to the dual, 1e-6, long after the dual has all its digits."""
-    X, y = examples(n=40, d=60)
-    result = run(X.astype(dtype), y, loss, 1e-3, tol=1e-3)
-    assert result.status is Status.SOLVED
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_features_in_memory_are_not_copied_whole(dtype) -> None:
     """float64 products, and float16 features, are a matter of one tile at a time."""

@@ -11,14 +11,11 @@ from topline import (
     MaxHinge,
     SerialExecutor,
     Status,
-    TopKHinge,
     UsunierHinge,
     WeightedTopKHinge,
     linear,
     solve,
 )
-from topline.solvers.core.problem import Problem
-from topline.solvers.operations import FindVertices
 
 LAM_N = [0.1, 1.0, 100.0]
 SMOOTHING = [0.0, 0.5]
@@ -149,23 +146,3 @@ def test_keyboard_interrupt_is_not_swallowed() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(X, y, MaxHinge(), 1.0, callbacks=[press])
-
-
-def test_a_block_sums_what_its_rows_are_worth() -> None:
-    """One FindVertices, every field of its answer against the reference."""
-    X, y = examples()
-    loss, lam = TopKHinge(2), 0.05
-    problem = Problem(loss, *X.shape, M, lam)
-    W = np.random.default_rng(3).standard_normal((X.shape[1], M))
-    with SerialExecutor(blocks=4) as executor:
-        executor.bind(problem, X, y.astype(np.int32), keep_duals=False)
-        stats = executor.run(FindVertices(round=0, W=W))
-    U = np.array([reference.vertex(loss, s, label) for s, label in zip(X @ W, y, strict=True)])
-    np.testing.assert_allclose(stats.product, X.T @ U, atol=1e-12)
-    assert stats.rows == len(y)
-    assert stats.conjugate_u == pytest.approx(sum(U[np.arange(len(y)), y]))
-    assert stats.u_sq == pytest.approx(np.sum(U**2))
-    assert stats.loss == pytest.approx(
-        sum(reference.sorted_loss(loss, s, label) for s, label in zip(X @ W, y, strict=True))
-    )
-    assert stats.active == np.count_nonzero(np.abs(U).sum(axis=1))

@@ -189,48 +189,6 @@ def test_runs_do_not_depend_on_blocks(features) -> None:
     assert np.all([record.dual for record in results[1].history] >= duals - 1e-6)
 
 
-def test_several_blocks_of_standardised_rows_with_a_large_C_are_solved() -> None:
-    """Dual ascent takes thousands of passes here as soon as there are two blocks."""
-    X, y = examples(3, n=2_000, d=17, m=10)
-    newton, ascent = (
-        solve(
-            X.astype(np.float32), y, MaxHinge(), lam=0.1 / len(y), method=method, max_passes=300,
-            executor=SerialExecutor(blocks=8),
-        )
-        for method in ("newton", "dual_ascent")
-    )  # fmt: skip
-    assert newton.status is Status.SOLVED
-    assert newton.passes <= 200
-    assert ascent.status is Status.MAX_PASSES
-    assert newton.primal < ascent.primal
-
-
-def test_auto_changes_the_method_where_its_forecast_is_long_and_says_so() -> None:
-    X, y = examples(3, n=2_000, d=17, m=10)
-    X = X.astype(np.float32)
-    tame = solve(X, y, MaxHinge(), lam=100.0 / len(y), method="auto")
-    assert (tame.status, tame.method) == (Status.SOLVED, "dual_ascent")
-    alone = solve(X, y, MaxHinge(), lam=100.0 / len(y), method="dual_ascent")
-    assert np.array_equal(tame.W, alone.W)
-
-    def hard(**options):
-        with SerialExecutor(blocks=8) as executor:
-            return solve(X, y, MaxHinge(), lam=0.1 / len(y), method="auto", executor=executor, **options)
-
-    whole = hard()
-    assert (whole.status, whole.method) == (Status.SOLVED, "dual_ascent, newton")
-    assert whole.why.startswith("newton from pass ")
-    # D does not fall where the method changes.
-    duals = np.array([record.dual for record in whole.history])
-    assert np.all(np.diff(duals) >= -1e-6)
-    # A run that is taken up after the change goes on with newton.
-    half = hard(keep_duals=True, callbacks=[lambda record, _: record.round < len(duals) - 4])
-    assert (half.status, half.method) == (Status.INTERRUPTED, "dual_ascent, newton")
-    rest = hard(state=half.state, duals=[(0, len(y), half.A)])
-    assert (rest.status, rest.why) == (Status.SOLVED, half.why)
-    assert rest.primal == pytest.approx(whole.primal, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("loss", "d", "said"),
     [
