@@ -10,24 +10,26 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.storage.arrays import ArrayReader, ChunkPlan, RowBlocks
+from topline.storage.arrays import ArrayReader, ChunkPlan
 from topline.storage.arrays.groups import (
     ArraySpec,
+    packed_array,
     packed_group,
     packed_metadata,
     packed_shard,
-    write_row_blocks,
+    whole_or_nothing,
 )
 from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.records import Finding, digest_json, now, plain
 from topline.storage.schema import KERNEL_ENCODING, PREDICTIONS_ENCODING, encoding
 from topline.storage.stores import FileEntry, FileSet, Store, check_files
-from topline.storage.stores.files import put_file
+from topline.storage.stores.files import put_file, put_files
 from topline.storage.stores.sealed import put_own, read_record
 from topline.storage.stores.urls import join
 
@@ -167,31 +169,8 @@ _KERNELS = CacheKind("kernels", KERNEL_ENCODING, "kernel", "train again")
 _MATRIX, _FACTOR = "matrix", "factor"
 
 
-class KernelDraft(Draft):
-    """A kernel matrix (n, n) in float64 being written."""
-
+class _KernelDraft(Draft):
     kind = _KERNELS
-
-    @classmethod
-    def begin(cls, store: Store, key: str, n: int) -> KernelDraft:
-        """Begin an (n, n) matrix in a new folder."""
-        spec = ArraySpec(ChunkPlan.choose(n, n, 8), (n,), np.dtype(np.float64))
-        return cls.new(store, key, {_MATRIX: spec})
-
-    def write_unit(self, unit: int, rows: NDArray[np.float64]) -> FileEntry:
-        """Write one unit's rows (r, n) of the matrix."""
-        return self.write_arrays(unit, {_MATRIX: rows})[0]
-
-    def reader(self, entries: Sequence[FileEntry]) -> ArrayReader:
-        """Return a reader of the matrix, before anything is published."""
-        files = FileSet(self.store, self.folder, entries, "the kernel matrix")
-        return ArrayReader(files, _MATRIX, self.specs[_MATRIX], "the kernel matrix")
-
-    def publish(self, key: str, entries: Sequence[FileEntry], factor: RowBlocks, facts: Any) -> StoredKernel:
-        """Write the factor (n, r) and the record that makes both visible; return the key's first entry."""
-        written, _ = write_row_blocks(self.store, self.folder, _FACTOR, factor)
-        self.publish_files(key, [*entries, *written], facts)
-        return StoredKernel.load(self.store, key)
 
 
 class StoredKernel(StoredEntry):
@@ -202,6 +181,18 @@ class StoredKernel(StoredEntry):
     """
 
     kind = _KERNELS
+
+    @classmethod
+    def write(
+        cls, store: Store, key: str, K: NDArray[np.float64], F: NDArray[np.float32], facts: Mapping[str, Any]
+    ) -> StoredKernel:
+        """Write a matrix (n, n) and its factor (n, r); return the key's first entry."""
+        draft = _KernelDraft.new(store, key, {})
+        with whole_or_nothing(store, draft.folder):
+            # A shard at a time, for the matrix may be most of the memory.
+            files = chain(packed_array(_MATRIX, K), packed_array(_FACTOR, F))
+            draft.publish_files(key, put_files(store, draft.folder, files), facts)
+        return cls.load(store, key)
 
     @cached_property
     def matrix(self) -> ArrayReader:

@@ -12,7 +12,7 @@ from tests.storage.models.test_records import ARRAYS, record
 from tests.storage.samples import dense, write_dataset
 from topline.storage import records
 from topline.storage.arrays import ChunkPlan, from_rows
-from topline.storage.cache import KernelDraft, PredictionsDraft, StoredKernel, StoredPredictions
+from topline.storage.cache import PredictionsDraft, StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, UnitRef, list_datasets
 from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.models import (
@@ -81,8 +81,7 @@ def fill(store: Store) -> None:
     add_answer(store, sweep, 0, {"C": 1.0})
     finish_sweep(store, sweep, {"best": 0})
     note_schedule(store, ServedSchedule("6h", "UTC", since="2026-03-01T02:00:00+00:00"))
-    kernel = KernelDraft.begin(store, KEY, 5)
-    kernel.publish(KEY, [kernel.write_unit(0, np.eye(5))], [(0, 5, np.eye(5))], {"rows": 5})
+    StoredKernel.write(store, KEY, np.eye(5), np.eye(5, dtype=np.float32), {"rows": 5})
     best = PredictionsDraft.begin(store, KEY, ChunkPlan(5, 5, 5), 2)
     arrays = {"classes": np.zeros((5, 2), np.int32), "scores": np.zeros((5, 2), np.float32)}
     written = best.write_arrays(0, arrays)

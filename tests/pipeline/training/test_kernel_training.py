@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,16 @@ from topline.pipeline.certification import certify
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.export.writing import export_model
+from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.options import ClusterConfig, PredictConfig, TrainConfig
 from topline.pipeline.prediction.of_datasets import predict_dataset
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.rows.transforms import Transforms
 from topline.pipeline.training import kernel_training, session, train
-from topline.pipeline.training.kernel_training import kernel_of_rows
+from topline.pipeline.training.kernel_training import factored_kernel, kernel_of_rows
 from topline.pipeline.training.plan import plan_training
+from topline.pipeline.training.run import begin_run
 from topline.pipeline.training.session import lay_out
 from topline.solvers.kernels import ChiSquaredKernel, LinearKernel, PolynomialKernel
 from topline.storage.cache import StoredKernel
@@ -252,18 +255,15 @@ def test_frank_wolfe_goes_on_and_holds_no_matrix(method: str, tmp_path: Path) ->
     assert not StoredKernel.keys(open_store(tmp_path))
 
 
-def asked_to_stop(*_: Any) -> None:
-    raise kernel_training.StopAskedError
-
-
 def test_a_stop_between_tiles_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = small_dataset(tmp_path, n=300)
-    with pytest.raises(kernel_training.StopAskedError):
-        kernel_of_rows(TrainingRows(dataset), NONE, RBFKernel(0.1), stop=lambda: True)
-    assert not verify_store(open_store(tmp_path))
-    monkeypatch.setattr("topline.pipeline.training.kernel_training.kernel_of_rows", asked_to_stop)
+    small_dataset(tmp_path, n=300)
+    monkeypatch.setattr(kernel_training, "ROW_TILE", 16)
+    flag = StopFlag(signal.SIGTERM)
+    run = begin_run(plan_training(TrainConfig(store=str(tmp_path), kernel="rbf", method="sdca")))
     with pytest.raises(InterruptedRunError, match="kernel was computed; continue with: topline train"):
-        trained(tmp_path, method="sdca")
+        factored_kernel(run, None, flag)
+    assert not StoredKernel.keys(open_store(tmp_path))
+    assert not [one for one in verify_store(open_store(tmp_path)) if "kernel" in one.path]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from topline.storage.cache import KernelDraft, StoredKernel, cache_key
+from topline.storage.arrays.groups import packed_array
+from topline.storage.cache import StoredKernel, cache_key
 from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.stores import Store, open_store
+from topline.storage.stores.files import put_files
 from topline.storage.verification import verify_store
 
 K = np.random.default_rng(0).normal(size=(70, 70))
@@ -18,12 +20,7 @@ F = K[:, :9].astype(np.float32)
 
 
 def write(store: Store, key: str) -> StoredKernel:
-    draft = KernelDraft.begin(store, key, len(K))
-    spans = [draft.plan.bounds(unit) for unit in range(draft.plan.units)]
-    entries = [draft.write_unit(unit, K[span.start : span.stop]) for unit, span in enumerate(spans)]
-    np.testing.assert_array_equal(draft.reader(entries).rows(0, 70), K)
-    assert StoredKernel.find(store, key) is None
-    return draft.publish(key, entries, [(0, 40, F[:40]), (40, 70, F[40:])], {"rows": 70})
+    return StoredKernel.write(store, key, K, F, {"rows": 70})
 
 
 def test_a_kernel_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -43,9 +40,7 @@ def test_a_kernel_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_of_two_writers_the_first_wins(tmp_path: Path) -> None:
     store = open_store(tmp_path, create=True)
     first = write(store, "0" * 16)
-    draft = KernelDraft.begin(store, "0" * 16, len(K))
-    entries = [draft.write_unit(0, K)]
-    second = draft.publish("0" * 16, entries, [(0, 70, -F)], {"rows": 70})
+    second = StoredKernel.write(store, "0" * 16, K, -F, {"rows": 70})
     assert second.folder == first.folder
     np.testing.assert_array_equal(second.factor.rows(0, 70), F)
     assert not verify_store(store)
@@ -53,10 +48,9 @@ def test_of_two_writers_the_first_wins(tmp_path: Path) -> None:
 
 def test_what_was_begun_is_harmless_and_what_is_damaged_is_found(tmp_path: Path) -> None:
     store = open_store(tmp_path, create=True)
-    draft = KernelDraft.begin(store, "0" * 16, len(K))
-    draft.write_unit(0, K[: draft.plan.bounds(0).stop])
+    put_files(store, "kernels/begun", packed_array("matrix", K))
     assert [(finding.kind, finding.harmless) for finding in verify_store(store)] == [("staging", True)]
-    draft.discard()
+    store.delete_tree("kernels/begun")
     assert not verify_store(store)
     kernel = write(store, "0" * 16)
     shard = tmp_path / kernel.folder / "matrix" / "c" / "0" / "0"
