@@ -1,18 +1,18 @@
 """What a run's history says, during and after the run: rounds, events, workers, time left.
 
-`HistoryRecorder` writes it; `view_run` and `RunFollower` read it as a `RunView` of bounded size.  `Forecast`
-estimates when the gap reaches its tolerance, `next_time` when a schedule is due, and `served` whether its
-process lives, by the heartbeat of `pulse`.
+`HistoryRecorder` writes it; `view_run` and `RunFollower` read it as a `RunView` of bounded size.  Its
+`RunTable` estimates when the gap reaches its tolerance, `next_time` when a schedule is due, and `served`
+whether its process lives, by the heartbeat of `pulse`.
 """
 
 from __future__ import annotations
 
 from topline.pipeline.telemetry.run_view import (
     EVENTS_SHOWN,
-    Forecast,
     HistoryRecorder,
     RunEvent,
     RunFollower,
+    RunTable,
     RunView,
     TimeLeft,
     WorkerTimeline,

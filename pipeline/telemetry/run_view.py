@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from topline.pipeline.log import taken_lines
-from topline.solvers.core.state import ThinnedHistory
 from topline.storage.errors import IntegrityError
 from topline.storage.runs import HistoryReader, HistoryWriter, read_run
 from topline.storage.schema import HISTORY_ENCODING, encoding
@@ -56,10 +55,10 @@ class RunTable:
         self.repeated = 0
 
     def add(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Add records of rounds, in the order of writing."""
+        """Add the rounds among records, in the order of writing."""
         batch: list[list[float]] = []
         reached = self._reached()
-        for record in records:
+        for record in (one for one in records if "round" in one):
             if record["round"] <= reached:
                 self._append(batch)
                 batch = []
@@ -74,6 +73,12 @@ class RunTable:
         """Return the columns by name, as copies."""
         rows = self._rows.copy(order="F")
         return {name: rows[:, place] for name, place in _PLACES.items()}
+
+    def left(self, tol: float) -> TimeLeft | None:
+        """Return the estimated time to the tolerance; None if it is not known."""
+        known = self._rows[np.isfinite(self._rows[:, _PLACES["best_gap"]])]
+        rounds, seconds, gaps = (known[:, _PLACES[name]] for name in ("round", "seconds", "best_gap"))
+        return time_left(rounds, seconds, gaps, tol)
 
     def _reached(self) -> float:
         return float(self._rows[-1, 0]) if len(self._rows) else -1.0
@@ -359,7 +364,7 @@ class RunState:
             try:
                 for record in batch:
                     self._note(record)
-                self._table.add([record for record in batch if "round" in record])
+                self._table.add(batch)
             except (TypeError, ValueError, KeyError, OverflowError) as error:
                 raise IntegrityError(
                     f"a record of the history is none that training writes ({error}): restore it from a copy"
@@ -369,11 +374,6 @@ class RunState:
         """Return all of it as one value."""
         columns = self._table.columns()
         stage = self._stage(outcome)
-        left = None
-        if tol is not None and stage == "running":
-            known = np.isfinite(columns["best_gap"])
-            rounds, seconds, gaps = (columns[name][known] for name in ("round", "seconds", "best_gap"))
-            left = time_left(rounds, seconds, gaps, tol)
         return RunView(
             run=run,
             stage=stage,
@@ -387,7 +387,7 @@ class RunState:
             columns=columns,
             workers=self._timelines.timelines(),
             events=tuple(self._events),
-            left=left,
+            left=self._table.left(tol) if tol is not None and stage == "running" else None,
         )
 
     def _note(self, record: Mapping[str, Any]) -> None:
@@ -424,8 +424,6 @@ LEAST_ROUNDS = 6
 WIDEST, NEAR = 10.0, 0.1
 # Nor is an extrapolation over this many times the observed decline, in decades.
 FARTHEST = 10.0
-# Points that a running forecast keeps.
-KEPT = 512
 # A law is plausible while its squared error is within this factor of the better one's.
 PLAUSIBLE = 2.0
 
@@ -457,32 +455,6 @@ def rough_time(seconds: float) -> str:
         if seconds >= 1.5 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-class Forecast:
-    """Estimates the remaining time from relative gaps or gradients, in bounded memory."""
-
-    def __init__(self, tol: float) -> None:
-        self._tol = tol
-        self._points: ThinnedHistory[tuple[float, float, float]] = ThinnedHistory(KEPT)
-        self._round, self._best = -1, math.inf
-
-    def take(self, record: Mapping[str, Any]) -> None:
-        """Add a record; anything but a round with numbers is skipped."""
-        stationarity = record.get("stationarity")
-        gap = record.get("relative_gap") if stationarity is None else stationarity
-        if "round" not in record or gap is None or not math.isfinite(gap):
-            return
-        if record["round"] <= self._round:
-            # Rounds repeated after a loss replace their earlier records.
-            self._points, self._best = ThinnedHistory(KEPT), math.inf
-        self._round, self._best = record["round"], min(self._best, gap)
-        self._points.add((float(self._round), float(record["seconds"]), self._best))
-
-    def left(self) -> TimeLeft | None:
-        """Return the time left according to the records so far."""
-        points = np.asarray(self._points.records(), np.float64).reshape(-1, 3)
-        return time_left(points[:, 0], points[:, 1], points[:, 2], self._tol)
 
 
 def time_left(rounds: ArrayLike, seconds: ArrayLike, gaps: ArrayLike, tol: float) -> TimeLeft | None:

@@ -19,7 +19,7 @@ from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import LEARNED, LEARNED_LABELS, class_weights, learned_labels, learned_rows
-from topline.pipeline.telemetry import Forecast, HistoryRecorder
+from topline.pipeline.telemetry import HistoryRecorder, RunTable, TimeLeft
 from topline.pipeline.training.plan import (
     MAY_CHANGE,
     TrainingPlan,
@@ -153,8 +153,9 @@ class RunRecorder:
         self._history = HistoryRecorder(place.store, place.run_id, remote=remote)
         self._passes = 0
         self._pace = Pace(seconds, began=time.monotonic())
-        self._forecast = Forecast(tol)
-        self._forecast_at, self._left = time.monotonic(), self._forecast.left()
+        self._table, self._tol, self._unseen = RunTable(), tol, list[Mapping[str, Any]]()
+        self._forecast_at: float = time.monotonic()
+        self._left: TimeLeft | None = None
         self.latest: SolverState | None = None
         self._method: str | None = None
         self._repeated = repeated_requests()
@@ -174,9 +175,10 @@ class RunRecorder:
         if self._progress is not None:
             self._progress.advance(record.passes - self._passes)
             self._passes = record.passes
-            self._forecast.take(facts)
+            self._unseen.append(facts)
             if now - self._forecast_at >= FORECAST_SECONDS:
-                self._forecast_at, self._left = now, self._forecast.left()
+                self._table.add(self._unseen)
+                self._forecast_at, self._left, self._unseen = now, self._table.left(self._tol), []
             self._progress.note({**facts, **self._seen, "left": self._left})
         if self._pace.is_due(now):
             self.save(state)

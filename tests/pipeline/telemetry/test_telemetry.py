@@ -18,12 +18,10 @@ from topline import SerialExecutor, ThreadExecutor, TopKHinge, solve
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.telemetry import RunFollower, view_run
 from topline.pipeline.telemetry.run_view import (
-    KEPT,
     LEVELS,
     MOST_STRETCHES,
     MOST_WORKERS,
     SUMS,
-    Forecast,
     HistoryRecorder,
     RunTable,
     TimeLeft,
@@ -404,10 +402,9 @@ TOL = 1e-4
 
 
 def estimated_seconds_left(history: list[dict[str, Any]], tol: float) -> TimeLeft | None:
-    forecast = Forecast(tol)
-    for record in history:
-        forecast.take(record)
-    return forecast.left()
+    table = RunTable()
+    table.add(history)
+    return table.left(tol)
 
 
 def measured_rounds(gaps: Any, first: int = 0) -> list[dict[str, Any]]:
@@ -489,9 +486,9 @@ def test_rounds_that_are_done_again_and_events() -> None:
 
 
 def test_a_forecast_of_an_endless_run_keeps_little() -> None:
-    forecast = Forecast(1e-5)
+    table = RunTable(512)
     for record in measured_rounds(1.0 / (np.arange(20_000) + 1)):
-        forecast.take(record)
-    assert len(forecast._points.records()) <= KEPT + 1
-    left = forecast.left()
+        table.add([record])
+    assert len(table.columns()["round"]) <= 2 * 512
+    left = table.left(1e-5)
     assert left.seconds == pytest.approx(PACE * 80_000, rel=1e-3)
