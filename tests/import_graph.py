@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 #: A module, and the modules of the same package that it imports.
 Graph = Mapping[str, frozenset[str]]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return a source as a tree, which is read once."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def modules_of(folder: Path) -> dict[str, Path]:
@@ -41,10 +48,7 @@ def imports_of(tree: ast.Module, modules: Mapping[str, Path]) -> frozenset[str]:
 
 def import_graph(modules: Mapping[str, Path]) -> Graph:
     """Return what every module imports."""
-    return {
-        name: imports_of(ast.parse(path.read_text(encoding="utf-8")), modules)
-        for name, path in modules.items()
-    }
+    return {name: imports_of(tree_of(path.resolve()), modules) for name, path in modules.items()}
 
 
 def circles_of(graph: Graph) -> list[tuple[str, ...]]:
@@ -72,6 +76,6 @@ def reachable(graph: Graph, start: str) -> set[str]:
 def relative_imports(modules: Mapping[str, Path]) -> Iterator[str]:
     """Iterate the places of relative imports, which `imports_of` does not read."""
     for name, path in modules.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path.resolve())):
             if isinstance(node, ast.ImportFrom) and node.level:
                 yield f"{name}:{node.lineno}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.import_graph import circles_of, import_graph, modules_of, relative_imports
+from tests.import_graph import circles_of, import_graph, modules_of, relative_imports, tree_of
 from tests.sizes import (
     LINES,
     MANY_PARAMETERS,
@@ -30,9 +30,8 @@ LONGEST_FUNCTION = 60
 MOST_MODULES = 25
 
 
-@cache
 def trees() -> Sequence[tuple[Path, ast.Module]]:
-    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in MODULES]
+    return [(path, tree_of(path)) for path in MODULES]
 
 
 def where(path: Path, node: ast.AST) -> str:
@@ -123,7 +122,7 @@ def test_every_room_says_what_it_is_for() -> None:
     found = []
     for path in MODULES:
         if path.name == "__init__.py":
-            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            text = ast.get_docstring(tree_of(path)) or ""
             if len(re.findall(r"[.!?](?=\s|$)", text)) < 3:
                 found.append(str(path.parent.relative_to(ROOT)))
     assert not found, "a docstring of three sentences is wanted"

@@ -23,7 +23,8 @@ from topline.flows.environment import FlowServerError
 from topline.flows.local_server import local_server
 from topline.storage.stores import Clock, LeaseHeldError
 
-#: A server that asks for a password, at a port of its arguments; it ends where the port is taken.
+#: A server that asks for a password, at a port of its arguments; it ends where another one listens there.  As
+#: Prefect's does, it takes a port whose last connections have not been forgotten by the system, for a minute.
 STAND_IN = """
 import base64, http.server, sys
 port, password = sys.argv[1:]
@@ -32,9 +33,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         expected = "Basic " + base64.b64encode(password.encode()).decode()
         self.send_response(200 if self.headers.get("Authorization") == expected else 401)
         self.end_headers()
-class Server(http.server.HTTPServer):
-    allow_reuse_address = False
-with Server(("127.0.0.1", int(port)), Handler) as server:
+with http.server.HTTPServer(("127.0.0.1", int(port)), Handler) as server:
     server.serve_forever()
 """
 
@@ -169,9 +168,9 @@ def test_a_home_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_server_that_never_answers_is_waited_for_with_a_word_and_an_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its process has the lock, and nobody answers at its address."""
+    """Its process has the lock, and nobody answers at its address; each sleep takes fifty times as long."""
     slept: list[float] = []
-    clock = Clock(monotonic=lambda: sum(slept), sleep=slept.append)
+    clock = Clock(monotonic=lambda: sum(slept), sleep=lambda seconds: slept.append(50.0 * seconds))
     (tmp_path / "topline-server.url").write_text(f"http://127.0.0.1:{free_port()}/api")
     words = [sys.executable, "-c", "import time; time.sleep(600)"]
     with (tmp_path / "topline-server.lock").open("w") as lock:

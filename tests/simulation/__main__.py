@@ -98,11 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1, help="how many work at once")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="where what was lived through is kept")
     parser.add_argument("--planted", action="store_true", help="find faults planted into the product")
+    parser.add_argument("--as-found", action="store_true", help="print their histories as they were found")
     options = parser.parse_args(arguments)
     if options.planted:
         logging.disable(logging.CRITICAL)
         with simulated():
-            return find_all(options.histories)
+            return find_all(options.histories, as_found=options.as_found)
     seeds = [*range(options.seed, options.seed + options.histories), *options.also]
     met = tallies(seeds, options.mix, options.processes, options.keep)
     failed, faults, counts, seconds = reduce(add, met)

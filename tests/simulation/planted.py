@@ -45,13 +45,13 @@ class Planted:
         finally:
             function.__code__ = genuine
 
-    def found(self, seeds: range) -> Lived | None:
-        """Return the shortest form of the first history that finds the fault, None if none does."""
+    def found(self, seeds: range, *, as_found: bool) -> Lived | None:
+        """Return the first history that finds the fault, as short as it gets or as it was; or None."""
         with self.in_place():
             for seed in seeds:
                 lived = live(Plan.of(seed, self.mix))
                 if lived.violation is not None:
-                    return shortest(lived)
+                    return lived if as_found else shortest(lived)
         return None
 
 
@@ -280,11 +280,11 @@ PLANTED = (
 )
 
 
-def find_all(histories: int) -> int:
-    """Look for every planted fault from its seed on, print the shortest history found; 1 if there is none."""
+def find_all(histories: int, *, as_found: bool) -> int:
+    """Look for every planted fault from its seed on, print the history that finds it; 1 if there is none."""
     missed = 0
     for planted in PLANTED:
-        lived = planted.found(range(planted.seed, planted.seed + histories))
+        lived = planted.found(range(planted.seed, planted.seed + histories), as_found=as_found)
         missed += lived is None
         print(f"{planted.name}: " + ("not found" if lived is None else told(lived)))
     print(f"{len(PLANTED)} planted faults, {missed} not found")

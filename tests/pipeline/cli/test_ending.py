@@ -148,7 +148,7 @@ main()
 """
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 @pytest.mark.parametrize("function", ["plan_training", "_compile_jit_functions"])
 @pytest.mark.parametrize("where", ["interpreted", "compiled", "imported"])

@@ -41,10 +41,16 @@ def flat(part: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
             yield head + name, value
 
 
-@pytest.fixture(autouse=True)
-def _collected_between_tests() -> Iterator[None]:
-    """A client that was refused, and is collected in the thread of one that starts, stops that one."""
+@pytest.fixture(scope="module", autouse=True)
+def _few_objects_to_collect() -> None:
+    """What was there before is not gone through after every test."""
     gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _collected_between_tests(_few_objects_to_collect: None) -> Iterator[None]:
+    """A client that was refused, and is collected in the thread of one that starts, stops that one."""
     gc.disable()
     yield
     gc.enable()
