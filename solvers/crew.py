@@ -214,26 +214,21 @@ _LEAST_PRODUCT, _LEAST_ROWS = 1 << 23, 1 << 16
 _MOST_PIECES, _LEAST_COLUMNS, _LEAST_OF_TWO, _MULTIPLE = 8, 64, 32, 4
 
 
+#: Far more threads than a machine has cores.
+_MOST_HELPERS = 1024
+
+
+def helpers() -> Executor:
+    """Return a pool that starts a thread whenever one is needed and none is idle."""
+    return ThreadPoolExecutor(_MOST_HELPERS, thread_name_prefix="topline-helper")
+
+
 @dataclass(frozen=True, eq=False)
 class Crew:
-    """A number of threads, the caller included; the others are started on first use and kept in `pools`.
-
-    It holds one pool, under its number of threads.  Crews may share it if none asks for more threads than
-    were asked for before.
-    """
+    """A number of threads, the caller included; the others come from a pool that crews may share."""
 
     threads: int = 1
-    pools: dict[int, Executor] = field(default_factory=dict)
-
-    def pool(self, threads: int) -> Executor:
-        """Return a pool of at least `threads` threads."""
-        most = max(self.pools, default=0)
-        if threads <= most:
-            return self.pools[most]
-        if most:
-            self.pools.pop(most).shutdown(wait=False)
-        self.pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="topline-helper")
-        return self.pools[threads]
+    pool: Executor = field(default_factory=helpers)
 
     def each(self, work: Callable[[slice], None], pieces: Sequence[slice]) -> None:
         """Run `work` on every piece, in any order."""
@@ -250,8 +245,7 @@ class Crew:
                 while (number := next(numbers)) < len(pieces):
                     work(pieces[number])
 
-        pool = self.pool(others)
-        begun = [pool.submit(take) for _ in range(others)]
+        begun = [self.pool.submit(take) for _ in range(others)]
         try:
             take()
         finally:

@@ -22,7 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -51,7 +51,7 @@ from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import AverageTopK, Problem
 from topline.solvers.core.rows import SharedScan, rows_are
 from topline.solvers.core.state import Traffic
-from topline.solvers.crew import ALONE, Crew, one_blas_thread
+from topline.solvers.crew import ALONE, Crew, helpers, one_blas_thread
 from topline.solvers.errors import StateLostError
 from topline.solvers.typing import Float64Array, FloatArray
 
@@ -361,14 +361,14 @@ class RowBlock:
         self._heads: dict[int, Head] = {}
         self._blocks: dict[int, Block] = {}
         self._norms = unknown_norms(stop - start)
-        self._threads: dict[int, Executor] = {}
+        self._helpers = helpers()
 
     def run(self, operation: Operation[A], threads: int = 1) -> A:
         """Answer an operation on `threads` threads; new heads start with A = 0."""
         asked: Any = self if self.sole is None else self._of(self.sole)
         # Overflow shows in the sums, which the coordinator checks.
         with np.errstate(over="ignore", invalid="ignore"):
-            return operation.answer(asked, Crew(threads, self._threads))
+            return operation.answer(asked, Crew(threads, self._helpers))
 
     def ask(self, request: AskHeads, threads: int) -> HeadAnswers:
         """Answer the operations of all heads."""
@@ -435,7 +435,7 @@ class RowBlock:
 
     def _crew(self, threads: int) -> Crew:
         """Return the crew for a tile: all threads, or one if each thread has tiles of its own."""
-        return ALONE if threads == 1 or self._kept() else Crew(threads, self._threads)
+        return ALONE if threads == 1 or self._kept() else Crew(threads, self._helpers)
 
     def _of(self, head: Head) -> Block:
         return self._blocks.get(head.number) or self._new(head)
@@ -514,15 +514,12 @@ class RowBlock:
         together = len(sweeps) > 1 and not kept
         at_once = len(sweeps) if together else min(threads, len(sweeps) + len(beside))
         each = max(threads // (len(sweeps) + len(beside)), 1)
-        if each > 1:
-            # Enough for all heads together: the pool must not grow while threads are at work.
-            Crew(threads, self._threads).pool(threads)
         if together:
             self._X.begin(len(sweeps))
 
         def answer(number: int) -> Any:
             try:
-                return sweeps[number].answer(self._blocks[number], Crew(each, self._threads))
+                return sweeps[number].answer(self._blocks[number], Crew(each, self._helpers))
             finally:
                 if together:
                     self._X.leave()

@@ -54,7 +54,7 @@ def test_products_are_those_of_one_thread_and_of_numpy(dtype) -> None:
     assert len(columns_of(CLASSES, ROWS * W.size)) > 1
     results = []
     with ThreadPoolExecutor(4) as pool:
-        for crew in (ALONE, Crew(2, {8: pool}), Crew(5, {8: pool})):
+        for crew in (ALONE, Crew(2, pool), Crew(5, pool)):
             scores, product = np.empty((ROWS, CLASSES), dtype), np.ones((CLASSES, COLUMNS))
             crew.multiply(X, W, scores)
             crew.add_product(scores, X, product)
@@ -80,7 +80,7 @@ def test_sums_of_rows_are_added_in_their_order() -> None:
 
     found = []
     with ThreadPoolExecutor(4) as pool:
-        for crew in (ALONE, Crew(5, {8: pool})):
+        for crew in (ALONE, Crew(5, pool)):
             sums = np.zeros(64)
             crew.add_rows(work, len(values), 64, sums)
             found.append(sums)
@@ -95,7 +95,7 @@ def test_one_that_asks_waits_for_no_busy_helper() -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(blocked.wait)
         # The only helper never begins: this would not return if anybody waited for it.
-        Crew(2, {8: pool}).each(lambda piece: done.append(piece.start), [slice(i, i + 1) for i in range(9)])
+        Crew(2, pool).each(lambda piece: done.append(piece.start), [slice(i, i + 1) for i in range(9)])
         blocked.set()
     assert done == list(range(9))
 
@@ -107,7 +107,7 @@ def test_what_fails_in_a_piece_is_raised(broken) -> None:
             raise ZeroDivisionError(f"piece {piece.start}")
 
     with ThreadPoolExecutor(3) as pool, pytest.raises(ZeroDivisionError, match=f"piece {broken}"):
-        Crew(4, {8: pool}).each(work, [slice(i, i + 1) for i in range(6)])
+        Crew(4, pool).each(work, [slice(i, i + 1) for i in range(6)])
 
 
 @pytest.mark.parametrize(("loss", "smoothing"), [(TopKHinge(5), 0.0), (MaxHinge(), 0.5), (Softmax(), 0.0)])

@@ -11,6 +11,7 @@ provided that features and changes are float32 themselves; the tiles are added i
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -133,16 +134,21 @@ def add_changes(
     for low in range(0, len(places), step):
         part = slice(low, low + step)
         starts, rows, steps = group_nonzeros(changes[part], factors[part])
-        rows, cuts = places[part][rows], np.array([0, m])
-        shared = crew.threads > 1 and len(rows) * d >= _SHARED
-        if shared:
+        if crew.threads > 1 and len(rows) * d >= _SHARED:
             cuts = np.searchsorted(starts, np.linspace(0, len(rows), 4 * crew.threads + 1))
             cuts[0], cuts[-1] = 0, m
-        work = [(X, starts[j : k + 1], rows, steps, out[j:k]) for j, k in pairwise(cuts)]
-        if shared:
-            list(crew.pool(crew.threads).map(lambda each: add_by_class(*each), work))
         else:
-            add_by_class(*work[0])
+            cuts = np.array([0, m])
+        changed = X, starts, places[part][rows], steps, out
+        crew.each(partial(_add_classes, changed), [slice(j, k) for j, k in pairwise(cuts)])
+
+
+def _add_classes(
+    changed: tuple[FloatArray, Int64Array, Int64Array, Float64Array, Float64Array], classes: slice
+) -> None:
+    """Add the changes of some classes."""
+    X, starts, rows, steps, out = changed
+    add_by_class(X, starts[classes.start : classes.stop + 1], rows, steps, out[classes])
 
 
 def _add_products(

@@ -161,8 +161,7 @@ class TiledWeights:
         # No thread waits for a helper to start: on a busy machine the first thread does its chunks meanwhile.
         begun: list[Future[None]] = []
         try:
-            pools = (self._crew.pool(threads - 1) for _ in range(1, threads))
-            begun.extend(pool.submit(_help, part, shared) for pool in pools)
+            begun.extend(self._crew.pool.submit(_help, part, shared) for _ in range(1, threads))
             _lead(part, shared, column)
         finally:
             # Also after Ctrl-C, so that no helper waits for tiles that will not be updated.

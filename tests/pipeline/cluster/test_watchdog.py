@@ -128,7 +128,7 @@ def heads(_path: str) -> None:
 
 def helpers(_path: str) -> None:
     """Wait for a thread that helps sweeps."""
-    Crew().pool(1).submit(compute).result()
+    Crew().pool.submit(compute).result()
 
 
 def liveness(client: Client, worker: str, key: str) -> Liveness | None:

@@ -35,7 +35,6 @@ from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core import rows
 from topline.solvers.core.dual_rows import ByteBudget, PackedStore
 from topline.solvers.core.problem import Problem
-from topline.solvers.crew import Crew
 from topline.solvers.losses import OneVsAll
 from topline.solvers.losses.rows import column_updates
 from topline.solvers.operations import Ascend
@@ -306,13 +305,3 @@ def test_both_are_tried_and_the_faster_is_taken(two: float, one: float, taken: i
 
 def test_one_thread_is_all_there_is() -> None:
     assert ThreadChoice().of(1) == 1
-
-
-def test_threads_are_begun_once_for_as_many_as_are_asked_for() -> None:
-    helpers = Crew()
-    two = helpers.pool(2)
-    assert helpers.pool(1) is helpers.pool(2) is two
-    three = helpers.pool(3)
-    assert three is not two
-    assert list(three.map(abs, [-1, -2])) == [1, 2]
-    three.shutdown()

@@ -339,9 +339,8 @@ def test_no_helper_waits_for_a_sweep_that_was_interrupted(monkeypatch) -> None:
             return begun[0]
 
     with Interrupted(1) as pool:
-        monkeypatch.setattr(Crew, "pool", lambda _self, _threads: pool)
         with pytest.raises(KeyboardInterrupt):
-            block.run(Ascend(round=0, W=np.zeros((40, M))), A, delta, Crew(3))
+            block.run(Ascend(round=0, W=np.zeros((40, M))), A, delta, Crew(3, pool))
         ended = begun[0].done()
         counters[0][:] = 1 << 40  # the pool would wait for it for ever
     assert ended
