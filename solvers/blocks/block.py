@@ -25,23 +25,6 @@ _NEVER = -1
 _AT_ONCE = 1 << 19
 
 
-@jit(fastmath={"contract"})
-def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float, shrink: float) -> None:
-    """Apply A <- shrink ((1 - step) A + step U) to the rows A (b, m)."""
-    keep = shrink * (1.0 - step)
-    gain = shrink * step
-    for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
-            A[i, j] = keep * A[i, j]
-        others = 0.0
-        for j in range(counts[i]):
-            c = ranked[i, j]
-            if c != y[i]:
-                A[i, c] -= gain * rho[j]
-                others += rho[j]
-        A[i, y[i]] += gain * others
-
-
 @jit
 def _add_changes(A: Any, change: Any, rows: Any, lists: Any, step: float) -> None:
     """Add step times the change to the listed classes of some rows of A, in its type, and clear it there."""
@@ -117,7 +100,6 @@ class BlockDuals:
     ) -> None:
         self._problem = problem
         self._form = problem.form
-        self._rho: Float64Array = problem.form.rho
         self._y, self._weights = y, weights
         self._weighted = bool((weights != 1.0).any())
         self._cuts = cuts
@@ -125,14 +107,11 @@ class BlockDuals:
         if isinstance(dual_bytes, int) and dual_bytes < array_bytes(len(y), problem.m):
             self._budget = ByteBudget(dual_bytes)
         self.A: DualStore = self._zeros(dtype, self._budget)
-        self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
-        self.counts = np.zeros(len(y), dtype=np.int32)
         self._change: DualStore | None = None
         #: Ascending numbers of the rows whose change may be non-zero; None for all rows.
         self._moved: Int64Array | None = None
         self._lists = ALL_CLASSES
         tiles = len(cuts) - 1
-        self._dense = np.zeros(tiles, dtype=np.bool_)
         self._applied = np.full(tiles, _NEVER, dtype=np.int64)
         self._pending = np.full(tiles, _NEVER, dtype=np.int64)
 
@@ -182,6 +161,15 @@ class BlockDuals:
         """Return sum w_i |alpha_i|^2 of dual rows A (r, m) at `rows`, over the smoothed entries."""
         return float(sum_of_squares(A, self._y[rows], self._weights[rows], self._problem.own_share))
 
+    def products(self, A: FloatArray, U: FloatArray, rows: slice) -> float:
+        """Return sum w_i <alpha_i, u_i> of dual rows A and U (r, m) at `rows`, over the smoothed entries."""
+        y, share = self._y[rows], self._problem.own_share
+        products = np.einsum("ij,ij->i", A, U, dtype=np.float64)
+        if share != 1.0:
+            own = np.arange(len(y)), y
+            products -= (1.0 - share) * A[own].astype(np.float64) * U[own]
+        return float(products @ self._weights[rows])
+
     def lift(self, scores: FloatArray, A: FloatArray, rows: slice) -> None:
         """Add gamma alpha_i to the scores (r, m), for dual rows A (r, m) at `rows`."""
         if self._problem.smoothing > 0:
@@ -194,7 +182,7 @@ class BlockDuals:
         number = pending_step.number
         if self._moved is not None and pending_step.shrink == 1.0:
             A, change = self.A, self._change
-            waits = self._dense & (self._pending == number) & (self._applied != number)
+            waits = (self._pending == number) & (self._applied != number)
             if isinstance(A, np.ndarray) and isinstance(change, np.ndarray) and waits.all():
                 # The few rows of a part of a round, whatever the number of tiles.
                 _add_changes(A, change, self._moved, self._lists, pending_step.step)
@@ -217,24 +205,13 @@ class BlockDuals:
                 f"rows {start}:{stop} of a block do not hold the vertex of round {pending_step.round}; "
                 "load the duals of a checkpoint and continue from its state"
             )
-        if self._change is not None and self._dense[tile]:
-            moved: slice | Int64Array = slice(None)
-            if self._moved is not None:
-                low, high = np.searchsorted(self._moved, (start, stop))
-                moved = self._moved[low:high] - start
-            change = self._change[start:stop][moved]
-            A[moved] += np.asarray(pending_step.step * change, dtype=A.dtype)
-            A = A if pending_step.shrink == 1.0 else pending_step.shrink * A
-        else:
-            commit_rows(
-                A,
-                self._y[rows],
-                self._rho,
-                self.ranked[rows],
-                self.counts[rows],
-                pending_step.step,
-                pending_step.shrink,
-            )
+        moved: slice | Int64Array = slice(None)
+        if self._moved is not None:
+            low, high = np.searchsorted(self._moved, (start, stop))
+            moved = self._moved[low:high] - start
+        change = self._room()[start:stop][moved]
+        A[moved] += np.asarray(pending_step.step * change, dtype=A.dtype)
+        A = A if pending_step.shrink == 1.0 else pending_step.shrink * A
         self.A[start:stop] = A
         self._applied[tile] = pending_step.number
         return A
@@ -247,12 +224,7 @@ class BlockDuals:
         self._applied[:] = _NEVER if pending_step is None else pending_step.number
         self._pending[:] = _NEVER
 
-    def found_ranked(self, tile: int, rows: slice, ranked: IntArray, counts: IntArray, round_: int) -> None:
-        """Keep the vertex of this round for the rows of a tile, as ranked classes."""
-        self.ranked[rows], self.counts[rows] = ranked, counts
-        self._pending[tile], self._dense[tile] = step_number(round_), False
-
-    def found_dense(self, tile: int, rows: slice, U: FloatArray, A: FloatArray, round_: int) -> None:
+    def found(self, tile: int, rows: slice, U: FloatArray, A: FloatArray, round_: int) -> None:
         """Keep the vertex U (r, m) of this round for the rows A (r, m) of a tile, as the change to it."""
         change = self._room()
         self._moved = None
@@ -260,7 +232,7 @@ class BlockDuals:
             np.subtract(U, A, out=change[rows])
         else:
             change[rows] = U - A
-        self._pending[tile], self._dense[tile] = step_number(round_), True
+        self._pending[tile] = step_number(round_)
 
     def change(self) -> DualStore:
         """Return room (rows, m) for a change of A; its old contents no longer wait for a step."""
@@ -284,7 +256,6 @@ class BlockDuals:
     def changed(self, round_: int, part: int = 0) -> None:
         """Record that the room holds the change of this round, or of a part of it, for every tile."""
         number = step_number(round_, part)
-        self._dense[:] = True
         self._pending[:] = number
         # A round that lost dual variables restarts and finds another change with the same number.
         self._applied[self._applied == number] = _NEVER

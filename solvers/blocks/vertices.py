@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from topline.solvers.blocks.block import BlockDuals, commit_rows
+from topline.solvers.blocks.block import BlockDuals
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, is_sparse, squared_norms
 from topline.solvers.crew import ALONE, Crew
@@ -152,19 +152,18 @@ def accumulate_csr(csr: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts
                 product[c, indices[p]] += value * data[p]
 
 
-@jit(fastmath={"contract"})
-def alpha_dot_u(A: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, own_share: float) -> float:
-    """Return sum_i w_i <alpha_i, u_i>, where the own class counts `own_share` times."""
-    total = 0.0
-    for i in range(A.shape[0]):
+@jit
+def _write_ranked(out: Any, y: Any, rho: Any, ranked: Any, counts: Any) -> None:
+    """Write vertices to the rows of `out` (b, m)."""
+    out[:] = 0.0
+    for i in range(out.shape[0]):
         others = 0.0
         for j in range(counts[i]):
             c = ranked[i, j]
             if c != y[i]:
-                total -= weights[i] * rho[j] * A[i, c]
+                out[i, c] = -rho[j]
                 others += rho[j]
-        total += weights[i] * own_share * others * A[i, y[i]]
-    return total
+        out[i, y[i]] = others
 
 
 #: With fewer non-zeros of U than one in this many, adding them one by one beats a dense product.
@@ -202,17 +201,15 @@ class RankedVertices:
         )  # fmt: skip
 
     def write(self, out: FloatArray) -> None:
-        """Write the vertices to `out` (b, m): a whole step from 0."""
-        out[:] = 0.0
-        commit_rows(out, self._y, self._rule.rho, *self._found, 1.0, 1.0)
+        """Write the vertices to `out` (b, m)."""
+        _write_ranked(out, self._y, self._rule.rho, *self._found)
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
-        """Copy the vertices to the duals, and return sum w_i <alpha_i, u_i>."""
-        ranked, counts = self._found
-        duals.found_ranked(tile, rows, ranked, counts, round_)
-        return float(
-            alpha_dot_u(A, self._y, self._weights, self._rule.rho, ranked, counts, self._rule.own_share)
-        )
+        """Store U - A with the duals, and return sum w_i <alpha_i, u_i>."""
+        U = np.empty(A.shape)
+        self.write(U)
+        duals.found(tile, rows, U, A, round_)
+        return duals.products(A, U, rows)
 
     def accumulate(self, X: Rows, product: Float64Array) -> None:
         """Add sum w_i x_i u_i^T to `product` (m, d)."""
@@ -248,9 +245,8 @@ class DenseVertices:
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Store U - A with the duals, and return sum w_i <alpha_i, u_i>."""
-        duals.found_dense(tile, rows, self._U, A, round_)
-        products = np.einsum("ij,ij->i", A, self._U, dtype=np.float64)
-        return float(products @ self._weights)
+        duals.found(tile, rows, self._U, A, round_)
+        return duals.products(A, self._U, rows)
 
     def accumulate(self, X: Rows, product: Float64Array) -> None:
         """Add sum w_i x_i u_i^T to `product` (m, d)."""

@@ -330,11 +330,7 @@ class FindKernelVertices(KernelOperation[KernelVertices]):
             duals.lift(lifted, A, rows)
             vertices.find(lifted, y, weights, sums)
             vertices.write(U)
-            products = np.einsum("ij,ij->i", A, U, dtype=np.float64)
-            if problem.own_share != 1.0:
-                own = np.arange(len(y)), y
-                products -= (1.0 - problem.own_share) * A[own].astype(np.float64) * U[own]
-            cross += float(products @ weights)
+            cross += duals.products(A, U, rows)
             changed += int(np.count_nonzero((here.before[rows] != U).any(axis=1)))
         clock.row_work()
         return KernelVertices(
