@@ -33,7 +33,7 @@ LINES: Final = {
     "pipeline/sweep": 2_304,
     "pipeline/telemetry": 922,
     "pipeline/training": 2_019,
-    "solvers": 30_908,
+    "solvers": 30_709,
     "storage": 2_137,
     "storage/arrays": 898,
     "storage/datasets": 1_733,

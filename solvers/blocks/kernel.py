@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -47,6 +47,11 @@ class Mark:
     built: int = 0
     round: int = 0
     part: int = 0
+
+    @property
+    def whole(self) -> Mark:
+        """The mark before any part."""
+        return replace(self, part=0)
 
 
 class PairValues(Protocol):
@@ -205,80 +210,26 @@ class KnownColumns(NamedTuple):
 
 #: Shares of atoms, by name.
 Mixture: TypeAlias = Iterable[tuple[int, float]]
+#: The name of A itself as an atom.
+ITSELF = -2
 
 
-class _Atom(NamedTuple):
-    vertices: sparse.csr_matrix
+class Atom(NamedTuple):
+    """Dual rows, sparse unless they are those of the round, with their scores."""
+
+    rows: Any
     scores: FloatArray
 
+    def inner(self, U: Float64Array, part: slice) -> Float64Array:
+        """Return <alpha_i, u_i> for the rows U of a part."""
+        if isinstance(self.rows, sparse.csr_matrix):
+            return np.asarray(self.rows[part].multiply(U).sum(axis=1)).ravel()
+        return np.asarray(np.einsum("ij,ij->i", self.rows[part], U))
 
-class BlockAtoms:
-    """The atoms of one block, by name."""
-
-    def __init__(self) -> None:
-        self._atoms: dict[int, _Atom] = {}
-
-    def lacks(self, names: Iterable[int]) -> bool:
-        """Return whether any of these names is missing."""
-        return any(name not in self._atoms for name in names)
-
-    def become(self, name: int, S: FloatArray, block: Block) -> None:
-        """Make A, with its scores S, the only atom."""
-        duals = block.duals.A
-        rows = [sparse.csr_matrix(duals[start:stop]) for _, start, stop in block.tiles.bounds()]
-        self._atoms = {name: _Atom(sparse.csr_matrix(sparse.vstack(rows, format="csr")), S.copy())}
-
-    def products(self, names: Sequence[int], U: FloatArray, T: FloatArray, block: Block) -> Float64Array:
-        """Return sum <t_i, u_i>, with smoothing, of the named atoms with new vertices U, then of U with T."""
-        sums, problem = np.zeros(len(names) + 1), block.problem
-        for _, start, stop in block.tiles.bounds():
-            rows = slice(start, stop)
-            y, weights = block.tiles.y[rows], block.tiles.weights[rows]
-            of_smoothing = U[rows].astype(np.float64) * problem.smoothing
-            if problem.own_share != 1.0:
-                of_smoothing[np.arange(len(y)), y] *= problem.own_share
-            for place, name in enumerate(names):
-                atom = self._atoms[name]
-                with_scores = np.einsum("ij,ij->i", atom.scores[rows], U[rows], dtype=np.float64)
-                if problem.smoothing > 0:
-                    with_scores += np.asarray(atom.vertices[rows].multiply(of_smoothing).sum(axis=1)).ravel()
-                sums[place] += float(with_scores @ weights)
-            own = np.einsum("ij,ij->i", T[rows], U[rows], dtype=np.float64)
-            sums[-1] += float((own + np.einsum("ij,ij->i", of_smoothing, U[rows])) @ weights)
-        return sums
-
-    def add(self, name: int, U: FloatArray, T: FloatArray) -> None:
-        """Add vertices U with their scores T as an atom."""
-        self._atoms[name] = _Atom(sparse.csr_matrix(U), T.copy())
-
-    def keep(self, kept: Iterable[tuple[int, Mixture]]) -> None:
-        """Replace the atoms by mixtures of them."""
-        self._atoms = {name: self._mixed(parts) for name, parts in kept}
-
-    def weigh(self, weights: Sequence[tuple[int, float]], S: FloatArray, block: Block) -> None:
-        """Set A and its scores S to a mixture of the atoms."""
-        S[:] = 0.0
-        for name, share in weights:
-            S += np.asarray(share * self._atoms[name].scores, dtype=S.dtype)
-        duals = block.duals.A
-        for _, start, stop in block.tiles.bounds():
-            A = np.zeros((stop - start, block.problem.m))
-            for name, share in weights:
-                A += share * self._atoms[name].vertices[start:stop].toarray()
-            duals[start:stop] = A.astype(duals.dtype)
-
-    def _mixed(self, parts: Mixture) -> _Atom:
-        """Return the mixture of some atoms; a single one unchanged."""
-        shares = list(parts)
-        if len(shares) == 1:
-            return self._atoms[shares[0][0]]
-        (first, share), *others = shares
-        vertices, scores = share * self._atoms[first].vertices, share * self._atoms[first].scores
-        for name, share in others:
-            vertices = vertices + share * self._atoms[name].vertices
-            scores = scores + share * self._atoms[name].scores
-        dtype = self._atoms[first].scores.dtype
-        return _Atom(sparse.csr_matrix(vertices, dtype=dtype), np.asarray(scores, dtype=dtype))
+    def shared(self, share: float, part: slice) -> FloatArray:
+        """Return `share` times the rows of a part, as an array."""
+        rows = self.rows[part]
+        return np.asarray(share * (rows.toarray() if isinstance(rows, sparse.csr_matrix) else rows))
 
 
 class KernelScores:
@@ -287,11 +238,11 @@ class KernelScores:
     Attributes
     ----------
     mark : the mark of the scores; None for no A.
-    found : the mark of the scores that the vertices U belong to; None for no scores.
-    parts : parts of the change of U included in T.
+    found : the mark of the scores that the vertices U belong to, with the parts of the change of U included
+        in T; None for no vertices.
     vertices, before : U (rows, m), each row once, whatever its weight, and those of the last round.
     of_vertices : T, of the last round's vertices and of these parts.
-    atoms : vertices that mixtures are made of.
+    atoms : vertices that mixtures are made of, by name.
     """
 
     lasting: ClassVar[str] = "duals"
@@ -303,12 +254,11 @@ class KernelScores:
         self.mark: Mark | None = None if block.loaded else Mark()
         self._scores: FloatArray | None = None
         self.found: Mark | None = None
-        self.parts = 0
         self.vertices: FloatArray = np.zeros((0, 0), dtype=self.dtype)
         self.before = self.of_vertices = self.vertices
         #: The sums over the current vertices.
         self.sums: Any = None
-        self.atoms = BlockAtoms()
+        self.atoms: dict[int, Atom] = {}
         self._columns = KeptColumns(self._shape[0], block.problem.n, block.kept_bytes)
 
     @property
@@ -325,11 +275,74 @@ class KernelScores:
                 np.zeros(self._shape, dtype=self.dtype) for _ in range(3)
             )
 
+    def holds_vertices(self, mark: Mark) -> bool:
+        """Return whether U are the vertices at the scores with this mark."""
+        return self.found is not None and self.found.whole == mark
+
+    def atom(self, name: int, block: Block) -> Atom:
+        """Return A itself, the atom of a name, or else the vertices."""
+        if name == ITSELF:
+            return Atom(block.duals.A, self.scores)
+        return self.atoms.get(name) or Atom(self.vertices, self.of_vertices)
+
+    def become(self, name: int, block: Block) -> None:
+        """Make A the only atom."""
+        duals = block.duals.A
+        rows = [sparse.csr_matrix(duals[start:stop]) for _, start, stop in block.tiles.bounds()]
+        self.atoms = {name: Atom(sparse.csr_matrix(sparse.vstack(rows, format="csr")), self.scores.copy())}
+
+    def products(self, names: Sequence[int], block: Block) -> Float64Array:
+        """Return sum <t_i, u_i>, with smoothing, of the named atoms with the vertices U, then of U with T."""
+        problem, U = block.problem, self.vertices
+        atoms = [*(self.atom(name, block) for name in names), Atom(U, self.of_vertices)]
+        sums = np.zeros(len(atoms))
+        for _, start, stop in block.tiles.bounds():
+            rows = slice(start, stop)
+            y, weights = block.tiles.y[rows], block.tiles.weights[rows]
+            smoothed = U[rows].astype(np.float64) * problem.smoothing
+            if problem.own_share != 1.0:
+                smoothed[np.arange(len(y)), y] *= problem.own_share
+            for place, atom in enumerate(atoms):
+                with_scores = np.einsum("ij,ij->i", atom.scores[rows], U[rows], dtype=np.float64)
+                if problem.smoothing > 0:
+                    with_scores += atom.inner(smoothed, rows)
+                sums[place] += float(with_scores @ weights)
+        return sums
+
+    def keep_atoms(self, kept: Iterable[tuple[int, Mixture]], newest: int) -> None:
+        """Replace the atoms by mixtures of them and of the vertices, named `newest`."""
+        self.atoms[newest] = Atom(sparse.csr_matrix(self.vertices), self.of_vertices.copy())
+        self.atoms = {name: self._mixed(parts) for name, parts in kept}
+
+    def weigh(self, weights: Sequence[tuple[int, float]], block: Block) -> None:
+        """Set A and its scores to a mixture of atoms."""
+        duals, atoms = block.duals.A, [(self.atom(name, block), share) for name, share in weights]
+        for _, start, stop in block.tiles.bounds():
+            rows = slice(start, stop)
+            A, S = np.zeros((stop - start, block.problem.m)), np.zeros_like(self.scores[rows])
+            for atom, share in atoms:
+                A += atom.shared(share, rows)
+                S += np.asarray(share * atom.scores[rows], dtype=S.dtype)
+            duals[rows], self.scores[rows] = A.astype(duals.dtype), S
+
+    def _mixed(self, parts: Mixture) -> Atom:
+        """Return the mixture of some atoms; a single one unchanged."""
+        shares = list(parts)
+        if len(shares) == 1:
+            return self.atoms[shares[0][0]]
+        (first, share), *others = shares
+        rows, scores = share * self.atoms[first].rows, share * self.atoms[first].scores
+        for name, share in others:
+            rows = rows + share * self.atoms[name].rows
+            scores = scores + share * self.atoms[name].scores
+        dtype = self.atoms[first].scores.dtype
+        return Atom(sparse.csr_matrix(rows, dtype=dtype), np.asarray(scores, dtype=dtype))
+
     def widen(self) -> None:
         """Change to float64."""
         if self.dtype == np.float64:
             return
-        self.atoms = BlockAtoms()
+        self.atoms = {}
         self.dtype = np.dtype(np.float64)
         if self._scores is not None:
             self._scores = self._scores.astype(np.float64)

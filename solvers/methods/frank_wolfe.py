@@ -59,14 +59,6 @@ _FINE, _STALLED = 1e-4, 1e-5
 _SHORTER = 0.6
 
 
-class Move(NamedTuple):
-    """The direction from A to the vertices, the number of active examples, and further inputs of the step."""
-
-    direction: Direction
-    active: int
-    found: Any = None
-
-
 @dataclass(frozen=True)
 class FrankWolfe(Method):
     """Frank-Wolfe with a step rule and no atoms.
@@ -93,15 +85,15 @@ class FrankWolfe(Method):
         objective = replace(measured.objective, dual=max(measured.dual, multiple))
         return replace(measured, objective=objective, dual_point=Summed(share * point.W, share * linear))
 
-    def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
-        """Step towards the vertex."""
+    def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
+        """Step towards the vertex, which blocks take when they are asked next."""
         before = measured.before
-        move = self.move(problem, run, measured)
-        step = self.rule.step(before.round, move.direction)
-        advance = self.land(problem, run, measured, move, step)
-        return replace(advance, spent=self.spent(measured, move.direction, step))
+        direction = self.direction(problem, measured)
+        step = self.rule.step(before.round, direction)
+        advance = self.land(problem, measured, direction, step)
+        return replace(advance, spent=self.spent(measured, direction, step))
 
-    def move(self, problem: Problem, run: Runner, measured: Measurement) -> Move:  # noqa: ARG002 - of kernels
+    def direction(self, problem: Problem, measured: Measurement) -> Direction:
         """Return the direction to the vertices."""
         point, stats = measured.before.point, measured.stats
         alpha_u = stats.alpha_u / problem.n
@@ -115,19 +107,12 @@ class FrankWolfe(Method):
         )
         # The sums are themselves differences.
         terms = direction.terms + abs(point.conjugate_mean) + problem.smoothing * point.mean_sq_dual
-        return Move(replace(direction, terms=terms), stats.active)
+        return replace(direction, terms=terms)
 
-    def land(
-        self,
-        problem: Problem,
-        run: Runner,  # noqa: ARG002 - blocks take the step when they are asked next
-        measured: Measurement,
-        move: Move,
-        step: float,
-    ) -> Advance:
+    def land(self, problem: Problem, measured: Measurement, direction: Direction, step: float) -> Advance:
         """Take `step` along the direction, then project on the ball if the rule asks for it."""
         before = measured.before
-        after = stepped(before.point, move.direction, step)
+        after = stepped(before.point, direction, step)
         if self.rule.projects:
             shrink = _shrink_to_ball(problem, after, before.loss_at_zero)
             after = replace(
@@ -137,7 +122,7 @@ class FrankWolfe(Method):
                 mean_sq_dual=shrink * shrink * after.mean_sq_dual,
                 pending_step=PendingStep(round=before.round, step=step, shrink=shrink),
             )
-        return Advance(step, after, None, move.active, passes=0)
+        return Advance(step, after, None, measured.stats.active, passes=0)
 
     def spent(self, measured: Measurement, direction: Direction, _step: float) -> bool:
         """Return whether products of this precision allow no further progress."""
@@ -228,15 +213,14 @@ class ColumnFrankWolfe(FrankWolfe):
         )
         return _measured_by_duals(problem, state, stats, lifted=False)
 
-    def move(self, problem: Problem, _run: Runner, measured: Measurement) -> Move:
+    def direction(self, problem: Problem, measured: Measurement) -> Direction:
         """Return the sum of the directions of the examples."""
-        stats = measured.stats
-        return Move(change_of(problem, measured.before.W, stats), stats.active)
+        return change_of(problem, measured.before.W, measured.stats)
 
-    def land(self, problem: Problem, run: Runner, measured: Measurement, move: Move, step: float) -> Advance:
+    def land(self, problem: Problem, measured: Measurement, direction: Direction, step: float) -> Advance:
         """Step along the sum of the directions, and choose the length for the next round."""
-        memory = measured.before.recalled(ColumnMemory).after(move.direction)
-        return replace(super().land(problem, run, measured, move, step), memory=memory)
+        memory = measured.before.recalled(ColumnMemory).after(direction)
+        return replace(super().land(problem, measured, direction, step), memory=memory)
 
     def spent(self, measured: Measurement, direction: Direction, step: float) -> bool:
         """Return whether scores of this precision are too coarse to choose vertices."""

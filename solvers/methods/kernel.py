@@ -30,16 +30,15 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from topline.solvers.blocks.kernel import Change, Mark, PairValues, extrapolation_bytes
+from topline.solvers.blocks.kernel import ITSELF, Change, Mark, PairValues, extrapolation_bytes
 from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Objective, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.methods.atoms import Atoms
+from topline.solvers.methods.atoms import Atoms, FullyCorrective
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
-from topline.solvers.methods.frank_wolfe import AtomFrankWolfe, FrankWolfe, Joined, Mixture, Move
-from topline.solvers.methods.step_rules import Direction
+from topline.solvers.methods.frank_wolfe import AtomFrankWolfe, FrankWolfe, Joined, Mixture
 from topline.solvers.operations import OperationRunner, PutInside, Runner
 from topline.solvers.operations.kernel import (
     CollectRows,
@@ -47,13 +46,11 @@ from topline.solvers.operations.kernel import (
     FindKernelVertices,
     KernelAnswer,
     KernelVertices,
-    MixVertices,
     MultiplyAtoms,
     PickedSums,
     PickRows,
     ReweighAtoms,
     SpreadChange,
-    SpreadVertices,
     UpdateRows,
 )
 
@@ -240,29 +237,6 @@ class KernelAscent(KernelMethod):
         return PickRows(**self.asked(state), rate=rate, least=_LEAST * memory.gap, seed=self.seed)
 
 
-@dataclass(frozen=True)
-class KernelVertexMethod(KernelMethod):
-    """A method that finds the vertices of all rows, and moves their scores to them."""
-
-    def needs_float64(self, problem: Problem) -> bool:
-        """Return whether vertices are dense: rounded to float32 they would lie outside their domain."""
-        return problem.smoothing == 0 and not problem.form.sparse_vertices
-
-    def vertices(self, problem: Problem, run: Runner, before: SolverState) -> _Found:
-        """Find the vertices and move their scores to them."""
-        asked, mark, held = self.asked(before), mark_of(before), before.recalled(KernelMemory).vertices
-        # Scores rebuilt since then have no vertices.
-        of = held if held is not None and held.built == mark.built else None
-        sums = fresh(run(FindKernelVertices(**asked, of=of)))
-        rows, collect = sums.changed, CollectRows(**asked, vertices=True)
-        most = COLLECTED if rows > COLLECTED else problem.n
-        parts = columns = 0
-        for change in _collected(run, collect, problem.n if rows else 0, most):
-            fresh(run(SpreadVertices(**asked, change=change, part=parts)))
-            parts, columns = parts + 1, columns + len(change.numbers)
-        return _Found(sums, {**asked, "parts": parts}, columns)
-
-
 class _Found(NamedTuple):
     """Sums over vertices, the arguments for blocks with their scores, and the columns of K taken."""
 
@@ -272,41 +246,37 @@ class _Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KernelFrankWolfe(KernelVertexMethod, FrankWolfe):
-    """Frank-Wolfe with exact steps, with the kernel `kernel`."""
+class KernelFrankWolfe(KernelMethod, AtomFrankWolfe):
+    """Frank-Wolfe on a kernel with a memory of its atoms, weighted by `rule`.
 
-    def move(self, problem: Problem, run: Runner, measured: Measurement) -> Move:
-        """Return the direction U - A by its sums."""
-        found = self.vertices(problem, run, measured.before)
-        sums = fresh(run(MixVertices(**found.asked)))
-        n, point, gamma, us = problem.n, measured.before.point, problem.smoothing, found.sums
-        own, mixed, theirs = measured.stats.alpha_s / n, sums.u_s / n, sums.u_t / n
-        linear = us.conjugate_u / n - point.conjugate_mean
-        cross = us.alpha_u / n - point.mean_sq_dual
-        square = max(us.u_sq / n - 2.0 * us.alpha_u / n + point.mean_sq_dual, 0.0)
-        terms = abs(linear) + abs(mixed) + abs(own) + abs(point.conjugate_mean)
-        direction = Direction(
-            weights=np.zeros((0, problem.m)),
-            linear=linear,
-            cross=cross,
-            square=square,
-            slope=linear - (mixed - own) - gamma * cross,
-            curvature=max(theirs - 2.0 * mixed + own, 0.0) + gamma * square,
-            terms=terms + gamma * (abs(cross) + point.mean_sq_dual),
-        )
-        return Move(direction, us.active, found)
+    If it does not `remember` them, A itself is the one atom of every round, and its best mixture with the
+    vertices is the exact step towards them.
+    """
 
-    def land(self, problem: Problem, run: Runner, measured: Measurement, move: Move, step: float) -> Advance:
-        """Let the blocks take `step` towards the vertices."""
-        before, found = measured.before, move.found
-        fresh(run(MixVertices(**found.asked, step=step, after=_after(before))))
-        memory = replace(before.recalled(KernelMemory), vertices=mark_of(before))
-        return _advanced(problem, before, memory, found.columns, step, move.active)
+    remembers: bool = field(default=True, kw_only=True)
 
+    def needs_float64(self, problem: Problem) -> bool:
+        """Return whether vertices are dense: rounded to float32 they would lie outside their domain."""
+        return problem.smoothing == 0 and not problem.form.sparse_vertices
 
-@dataclass(frozen=True)
-class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
-    """Frank-Wolfe on a kernel with a memory of its atoms, weighted by `rule`."""
+    def vertices(self, problem: Problem, run: Runner, before: SolverState) -> _Found:
+        """Find the vertices and move their scores to them."""
+        asked, held = self.asked(before), before.recalled(KernelMemory).vertices
+        mark = mark_of(before)
+        # Scores rebuilt since then have no vertices.
+        of = held if held is not None and held.built == mark.built else None
+        sums = fresh(run(FindKernelVertices(**asked, of=of)))
+        rows, collect, columns = sums.changed, CollectRows(**asked, vertices=True), 0
+        most = COLLECTED if rows > COLLECTED else problem.n
+        for change in _collected(run, collect, problem.n if rows else 0, most):
+            after = replace(mark, part=mark.part + 1)
+            spread = SpreadChange(
+                kernel=self.kernel, mark=mark, exact=before.exact, change=change, after=after, moves=False,
+                vertices=True,
+            )  # fmt: skip
+            fresh(run(spread))
+            mark, columns = after, columns + len(change.numbers)
+        return _Found(sums, {**asked, "found": mark}, columns)
 
     def joined(self, problem: Problem, run: Runner, measured: Measurement) -> Joined:
         """Find the vertices, and multiply them with the atoms of the blocks."""
@@ -316,10 +286,10 @@ class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
         if atoms is not None:
             stats = run(MultiplyAtoms(**found.asked, atoms=atoms.names))
         if atoms is None or stats is None or stats.stale:
-            # A itself is the one atom.
             square = measured.stats.alpha_s / problem.n + problem.smoothing * point.mean_sq_dual
-            atoms = Atoms.of(point.conjugate_mean, square, _NO_WEIGHTS, names=(-1,))
-            stats = fresh(run(MultiplyAtoms(**found.asked, atoms=atoms.names, anew=True)))
+            names = (_FIRST if self.remembers else ITSELF,)
+            atoms = Atoms.of(point.conjugate_mean, square, _NO_WEIGHTS, names=names)
+            stats = fresh(run(MultiplyAtoms(**found.asked, atoms=names, anew=self.remembers)))
         b = found.sums.conjugate_u / problem.n
         more = atoms.grown(stats.products / problem.n, b, _NO_WEIGHTS, name=before.round)
         return Joined(atoms, more, len(atoms), found.sums.active, found)
@@ -338,12 +308,13 @@ class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
         reweighed = ReweighAtoms(
             **joined.found.asked,
             newest=before.round,
-            kept=tuple(zip(atoms.names, made, strict=True)),
+            kept=tuple(zip(atoms.names, made, strict=True)) if self.remembers else (),
             weights=tuple((name, float(weight)) for name, weight in weights if weight > 0),
             after=_after(before),
         )
         fresh(run(reweighed))
-        memory = replace(before.recalled(KernelMemory), vertices=mark_of(before), atoms=atoms)
+        memory = before.recalled(KernelMemory)
+        memory = replace(memory, vertices=mark_of(before), atoms=atoms if self.remembers else None)
         return _advanced(problem, before, memory, joined.found.columns, mixture.step, joined.active)
 
     def spent(self, measured: Measurement, mixture: Mixture) -> bool:
@@ -353,6 +324,8 @@ class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
 
 K = TypeVar("K", bound=KernelAnswer)
 
+#: The name of the atom that A was when the others began.
+_FIRST = -1
 #: Placeholder for the weights of an atom kept by blocks.
 _NO_WEIGHTS = np.zeros((0, 0))
 
@@ -360,9 +333,9 @@ _NO_WEIGHTS = np.zeros((0, 0))
 def kernel_method(kernel: PairValues, method: Method, **ascent: int) -> KernelMethod:
     """Return a method's version for blocks of a kernel; `ascent` has blocks, seed and tile of dual ascent."""
     if isinstance(method, FrankWolfe):
-        return KernelFrankWolfe(method.rule, kernel=kernel)
+        return KernelFrankWolfe(FullyCorrective(), kernel=kernel, remembers=False)
     if isinstance(method, AtomFrankWolfe):
-        return KernelAtomFrankWolfe(method.rule, kernel=kernel)
+        return KernelFrankWolfe(method.rule, kernel=kernel)
     return KernelAscent(kernel=kernel, **ascent)
 
 

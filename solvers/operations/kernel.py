@@ -23,6 +23,7 @@ from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.kernel import (
     CONJUGATE,
     CROSS,
+    ITSELF,
     LOSS,
     N_SUMS,
     SQUARE,
@@ -82,11 +83,11 @@ class KernelOperation(Operation[K]):
 
 
 @contextmanager
-def _changing(here: KernelScores, after: Mark) -> Iterator[None]:
+def _changing(here: KernelScores, after: Mark, name: str = "mark") -> Iterator[None]:
     """Unmark the scores while they change, and mark them `after` at the end."""
-    here.mark = None
+    setattr(here, name, None)
     yield
-    here.mark = after
+    setattr(here, name, after)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -220,26 +221,30 @@ class FindCrossValues(KernelOperation[CrossValues]):
 class SpreadChange(KernelOperation[KernelAnswer]):
     """Add K(own rows, rows of the change) times the change, if any, to the scores, then marked `after`.
 
-    `moves` also adds the change to the block's rows of A.  `anew` first resets the scores to 0.
+    `moves` also adds the change to the block's rows of A.  `anew` first resets the scores to 0.  With
+    `vertices` they are the scores of the vertices.
     """
 
     change: Change | None = None
     after: Mark
     moves: bool = True
     anew: bool = False
+    vertices: bool = False
 
     def answer_at(self, block: Block, here: KernelScores) -> KernelAnswer:
         """Move the scores of a block."""
-        if here.mark == self.after:
+        name, scores = ("found", here.of_vertices) if self.vertices else ("mark", here.scores)
+        mark = getattr(here, name)
+        if mark == self.after:
             return KernelAnswer()
-        if here.mark != self.mark and not self.anew:
+        if mark != self.mark and not self.anew:
             return KernelAnswer(stale=block.stop - block.start)
         clock = Clock()
-        with _changing(here, self.after):
+        with _changing(here, self.after, name):
             if self.anew:
-                here.scores[:] = 0.0
+                scores[:] = 0.0
             if self.change is not None:
-                here.add(block, self.kernel, self.change, here.scores, clock, moves=self.moves)
+                here.add(block, self.kernel, self.change, scores, clock, moves=self.moves)
         return KernelAnswer(**clock.seconds())
 
 
@@ -263,7 +268,7 @@ class CollectRows(KernelOperation[CollectedRows]):
 
     def answer_at(self, block: Block, here: KernelScores) -> CollectedRows:
         """Return the rows that lie in a block."""
-        if self.vertices and here.found != self.mark:
+        if self.vertices and not here.holds_vertices(self.mark):
             return CollectedRows(stale=block.stop - block.start)
         found: Change | None = None
         for tile in block.tiles.read(here.dtype, self.start - block.start, self.stop - block.start):
@@ -306,14 +311,14 @@ class FindKernelVertices(KernelOperation[KernelVertices]):
         if here.mark != self.mark:
             return stale
         here.open_vertices()
-        if here.found == self.mark:
+        if here.holds_vertices(self.mark):
             known: KernelVertices = here.sums
             return known
         if self.of is None:
             here.of_vertices[:] = here.vertices[:] = 0.0
-        elif here.found != self.of:
+        elif not here.holds_vertices(self.of):
             return stale
-        here.found, here.parts = None, 0
+        here.found = None
         here.before, here.vertices = here.vertices, here.before
         here.sums = sums = self._found(block, here)
         here.found = self.mark
@@ -344,74 +349,6 @@ class FindKernelVertices(KernelOperation[KernelVertices]):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SpreadVertices(KernelOperation[KernelAnswer]):
-    """Add K(own rows, rows of the change) times the change to the scores of vertices, part by part."""
-
-    change: Change
-    part: int
-
-    def answer_at(self, block: Block, here: KernelScores) -> KernelAnswer:
-        """Move the scores of the vertices of a block."""
-        if not here.mark == here.found == self.mark or here.parts < self.part:
-            return KernelAnswer(stale=block.stop - block.start)
-        if here.parts > self.part:
-            return KernelAnswer()
-        clock = Clock()
-        # While they change they belong to no vertices.
-        here.found = None
-        here.add(block, self.kernel, self.change, here.of_vertices, clock)
-        here.found, here.parts = self.mark, self.part + 1
-        return KernelAnswer(**clock.seconds())
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class VertexProducts(KernelAnswer):
-    """Sums of <u_i, s_i> and <u_i, t_i>, with scores s_i and vertex scores t_i."""
-
-    u_s: float = 0.0
-    u_t: float = 0.0
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class MixVertices(KernelOperation[VertexProducts]):
-    """Sum <u_i, s_i> and <u_i, t_i>, with vertex scores after `parts` parts of their change.
-
-    With a `step`, move A and the scores by it towards the vertices and their scores instead, and mark the
-    scores `after`.
-    """
-
-    parts: int
-    step: float | None = None
-    after: Mark | None = None
-
-    def answer_at(self, block: Block, here: KernelScores) -> VertexProducts:
-        """Return the sums over a block, or take its step."""
-        if self.after is not None and here.mark == self.after:
-            return VertexProducts()
-        if not _has_vertices(self, here, self.parts):
-            return VertexProducts(stale=block.stop - block.start)
-        clock = Clock()
-        if self.after is None or self.step is None:
-            u_s = u_t = 0.0
-            for _, start, stop in block.tiles.bounds():
-                rows = slice(start, stop)
-                U, weights = here.vertices[rows], block.tiles.weights[rows]
-                u_s += float(np.einsum("ij,ij->i", U, here.scores[rows], dtype=np.float64) @ weights)
-                u_t += float(np.einsum("ij,ij->i", U, here.of_vertices[rows], dtype=np.float64) @ weights)
-            clock.row_work()
-            return VertexProducts(u_s=u_s, u_t=u_t, **clock.seconds())
-        with _changing(here, self.after):
-            S, U, T, duals = here.scores, here.vertices, here.of_vertices, block.duals.A
-            for _, start, stop in block.tiles.bounds():
-                rows = slice(start, stop)
-                S[rows] += self.step * (T[rows] - S[rows])
-                A = duals[rows]
-                duals[rows] = A + np.asarray(self.step * (U[rows] - A), dtype=A.dtype)
-        clock.row_work()
-        return VertexProducts(**clock.seconds())
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class AtomProducts(KernelAnswer):
     """lam n times the new column (atoms + 1,) of the Gram matrix, including smoothing."""
 
@@ -420,23 +357,23 @@ class AtomProducts(KernelAnswer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MultiplyAtoms(KernelOperation[AtomProducts]):
-    """Sum products of new vertices with the named atoms; `anew` first makes A the one atom of the name."""
+    """Sum products of the vertices marked `found` with atoms; `anew` first makes A the one of the name."""
 
     atoms: tuple[int, ...]
-    parts: int
+    found: Mark
     anew: bool = False
 
     def answer_at(self, block: Block, here: KernelScores) -> AtomProducts:
         """Return the products of a block."""
         stale = AtomProducts(stale=block.stop - block.start, products=np.zeros(len(self.atoms) + 1))
-        if not _has_vertices(self, here, self.parts):
+        if here.mark != self.mark or here.found != self.found:
             return stale
         clock = Clock()
         if self.anew:
-            here.atoms.become(self.atoms[0], here.scores, block)
-        if here.atoms.lacks(self.atoms):
+            here.become(self.atoms[0], block)
+        if not here.atoms.keys() >= {*self.atoms} - {ITSELF}:
             return stale
-        products = here.atoms.products(self.atoms, here.vertices, here.of_vertices, block)
+        products = here.products(self.atoms, block)
         clock.row_work()
         return AtomProducts(products=products, **clock.seconds())
 
@@ -445,11 +382,11 @@ class MultiplyAtoms(KernelOperation[AtomProducts]):
 class ReweighAtoms(KernelOperation[KernelAnswer]):
     """Reduce the atoms to `kept`, mixtures of the present atoms and of the vertices as `newest`.
 
-    A and the scores become the mixture with `weights`, marked `after`.
+    A and the scores become the mixture with `weights`, marked `after`.  The vertices are marked `found`.
     """
 
     newest: int
-    parts: int
+    found: Mark
     kept: tuple[tuple[int, tuple[tuple[int, float], ...]], ...]
     weights: tuple[tuple[int, float], ...]
     after: Mark
@@ -459,20 +396,16 @@ class ReweighAtoms(KernelOperation[KernelAnswer]):
         if here.mark == self.after:
             return KernelAnswer()
         mixed = {name for _, parts in self.kept for name, _ in parts}
-        if not _has_vertices(self, here, self.parts) or here.atoms.lacks(mixed - {self.newest}):
+        there = here.mark == self.mark and here.found == self.found
+        if not there or not here.atoms.keys() >= mixed - {self.newest}:
             return KernelAnswer(stale=block.stop - block.start)
         clock = Clock()
         with _changing(here, self.after):
-            here.atoms.add(self.newest, here.vertices, here.of_vertices)
-            here.atoms.keep(self.kept)
-            here.atoms.weigh(self.weights, here.scores, block)
+            if self.kept:
+                here.keep_atoms(self.kept, self.newest)
+            here.weigh(self.weights, block)
         clock.row_work()
         return KernelAnswer(**clock.seconds())
-
-
-def _has_vertices(operation: KernelOperation[K], here: KernelScores, parts: int) -> bool:
-    """Return whether scores and vertices have the mark, and T has `parts` parts of the vertices' change."""
-    return here.mark == here.found == operation.mark and here.parts == parts
 
 
 def _sent(kernel: PairValues, tile: Tile, places: Int64Array) -> Rows:

@@ -194,10 +194,10 @@ def test_answers_on_threads_and_asked_twice_are_the_same_bits(name) -> None:
 
 #: Operations that multiply no rows, and those that have no work per row besides.
 WITHOUT_PRODUCTS = {
-    "PickRows", "CollectRows", "PutInside", "FindCrossValues", "FindKernelVertices", "MixVertices",
+    "PickRows", "CollectRows", "PutInside", "FindCrossValues", "FindKernelVertices",
     "MultiplyAtoms", "ReweighAtoms",
 }  # fmt: skip
-WITHOUT_ROW_WORK = {"SumMoments", "CollectRows", "PutInside", "FindCrossValues", "SpreadVertices"}
+WITHOUT_ROW_WORK = {"SumMoments", "CollectRows", "PutInside", "FindCrossValues"}
 
 
 @pytest.mark.parametrize("name", RUNS | SWEEPS)

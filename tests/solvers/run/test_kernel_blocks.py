@@ -38,7 +38,7 @@ from topline import (
     solve,
 )
 from topline import solve as solve_linear
-from topline.solvers.blocks.kernel import Change, Mark
+from topline.solvers.blocks.kernel import ITSELF, Change, Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.errors import StateLostError
@@ -48,9 +48,10 @@ from topline.solvers.methods.kernel import KernelAscent
 from topline.solvers.operations.kernel import (
     FindCrossValues,
     FindKernelVertices,
-    MixVertices,
+    MultiplyAtoms,
     PickRows,
-    SpreadVertices,
+    ReweighAtoms,
+    SpreadChange,
 )
 from topline.solvers.run import ProblemSpec, compress, compression, task
 from topline.solvers.run.loop import iterate
@@ -395,17 +396,23 @@ def test_lost_dual_variables_cost_rounds_and_no_digit(method, at: int, says: boo
 
 
 def test_vertices_are_mixed_when_all_of_their_parts_are_spread() -> None:
-    at, change = Mark(), Change(np.array([1, 40]), X[[1, 40]], np.eye(M)[:2].astype(np.float32))
+    at, parts = Mark(), [Mark(part=part) for part in range(3)]
+    change = Change(np.array([1, 40]), X[[1, 40]], np.eye(M)[:2].astype(np.float32))
     find = FindKernelVertices(kernel=RBF, mark=at)
-    spread = SpreadVertices(kernel=RBF, mark=at, change=change, part=0)
+    spread = SpreadChange(kernel=RBF, mark=at, change=change, after=parts[1], moves=False, vertices=True)
+    mix = MultiplyAtoms(kernel=RBF, mark=at, atoms=(ITSELF,), found=parts[1])
+    step = ((ITSELF, 0.75), (0, 0.25))
     with SerialExecutor(blocks=3) as executor:
         executor.bind(Problem(MaxHinge(), N, 1, M, LAM), X, Y, keep_duals=True)
-        assert executor.run(MixVertices(kernel=RBF, mark=at, parts=1)).stale == N
+        assert executor.run(mix).stale == N
         assert executor.run(find).changed == N
         executor.run(spread)
-        assert executor.run(MixVertices(kernel=RBF, mark=at, parts=1)).stale == 0
-        assert executor.run(MixVertices(kernel=RBF, mark=at, parts=2)).stale == N
-        executor.run(MixVertices(kernel=RBF, mark=at, parts=1, step=0.25, after=Mark(0, 1)))
+        assert executor.run(mix).stale == 0
+        assert executor.run(replace(mix, found=parts[2])).stale == N
+        reweigh = ReweighAtoms(
+            kernel=RBF, mark=at, newest=0, found=parts[1], kept=(), weights=step, after=Mark(0, 1)
+        )
+        executor.run(reweigh)
         assert executor.run(find).stale == N
         assert executor.run(replace(find, mark=Mark(0, 1), of=Mark(3, 3))).stale == N
         A = np.concatenate([rows for _, _, rows in executor.duals()])
