@@ -1,6 +1,6 @@
 """Cached results derived from other things in a store: kernel matrices and predictions.
 
-Many processes write a draft.  Everything here may be deleted at any time and is then recomputed.
+Everything here may be deleted at any time and is then recomputed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,17 +18,17 @@ from numpy.typing import NDArray
 from topline.storage.arrays import ArrayReader, ChunkPlan
 from topline.storage.arrays.groups import (
     ArraySpec,
-    packed_array,
     packed_group,
     packed_metadata,
     packed_shard,
     whole_or_nothing,
+    write_group,
 )
 from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.records import Finding, digest_json, now, plain
 from topline.storage.schema import KERNEL_ENCODING, PREDICTIONS_ENCODING, encoding
 from topline.storage.stores import FileEntry, FileSet, Store, check_files
-from topline.storage.stores.files import put_file, put_files
+from topline.storage.stores.files import put_files
 from topline.storage.stores.sealed import put_own, read_record
 from topline.storage.stores.urls import join
 
@@ -55,51 +54,9 @@ class CacheKind:
         """Return the path of the record of `key`."""
         return join(self.folder, f"{key}.json")
 
-
-@dataclass(frozen=True)
-class Draft:
-    """An entry being written; picklable, so that workers write its shards, one writer each."""
-
-    kind: ClassVar[CacheKind]
-
-    store: Store
-    folder: str
-    specs: Mapping[str, ArraySpec] = field(hash=False)
-
-    @classmethod
-    def new(cls, store: Store, key: str, specs: Mapping[str, ArraySpec]) -> Self:
-        """Return a draft for `key` in a new folder."""
-        return cls(store, join(cls.kind.folder, f"{key}-{uuid.uuid4().hex[:8]}"), specs)
-
-    @property
-    def plan(self) -> ChunkPlan:
-        """How the rows are cut into units."""
-        return next(iter(self.specs.values())).plan
-
-    def write_arrays(self, unit: int, arrays: Mapping[str, NDArray[Any]]) -> list[FileEntry]:
-        """Write one unit's rows of every array."""
-        files = (packed_shard(name, spec, unit, arrays[name]) for name, spec in self.specs.items())
-        return [put_file(self.store, self.folder, file) for file in files]
-
-    def publish_files(self, key: str, entries: Sequence[FileEntry], facts: Mapping[str, Any]) -> None:
-        """Write the record that makes the draft visible; the first draft of a key wins."""
-        group = [packed_metadata(name, spec) for name, spec in self.specs.items()]
-        group.append(packed_group("", encoding(self.kind.encoding)))
-        files = [*entries, *(put_file(self.store, self.folder, file) for file in group)]
-        record = {
-            "key": key,
-            "created": now(),
-            "folder": self.folder,
-            "files": [entry.to_json() for entry in sorted(files)],
-            "facts": facts,
-        }
-        path = self.kind.path(key)
-        if not put_own(self.store, path, {**record, **encoding(self.kind.encoding)}):
-            self.discard()
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        self.store.delete_tree(self.folder)
+    def new_folder(self, key: str) -> str:
+        """Return a folder for files of `key` that nobody has used."""
+        return join(self.folder, f"{key}-{uuid.uuid4().hex[:8]}")
 
 
 class StoredEntry:
@@ -121,6 +78,22 @@ class StoredEntry:
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.store, self._record)
+
+    @classmethod
+    def published(
+        cls, store: Store, key: str, folder: str, files: Sequence[FileEntry], facts: Mapping[str, Any]
+    ) -> Self:
+        """Write the record that makes files in a folder visible; return the key's first entry."""
+        record = {
+            "key": key,
+            "created": now(),
+            "folder": folder,
+            "files": [entry.to_json() for entry in sorted(files)],
+            "facts": facts,
+        }
+        if not put_own(store, cls.kind.path(key), {**record, **encoding(cls.kind.encoding)}):
+            store.delete_tree(folder)
+        return cls.load(store, key)
 
     @classmethod
     def find(cls, store: Store, key: str) -> Self | None:
@@ -169,10 +142,6 @@ _KERNELS = CacheKind("kernels", KERNEL_ENCODING, "kernel", "train again")
 _MATRIX, _FACTOR = "matrix", "factor"
 
 
-class _KernelDraft(Draft):
-    kind = _KERNELS
-
-
 class StoredKernel(StoredEntry):
     """A kernel matrix (n, n) and its factor (n, r).
 
@@ -187,12 +156,10 @@ class StoredKernel(StoredEntry):
         cls, store: Store, key: str, K: NDArray[np.float64], F: NDArray[np.float32], facts: Mapping[str, Any]
     ) -> StoredKernel:
         """Write a matrix (n, n) and its factor (n, r); return the key's first entry."""
-        draft = _KernelDraft.new(store, key, {})
-        with whole_or_nothing(store, draft.folder):
-            # A shard at a time, for the matrix may be most of the memory.
-            files = chain(packed_array(_MATRIX, K), packed_array(_FACTOR, F))
-            draft.publish_files(key, put_files(store, draft.folder, files), facts)
-        return cls.load(store, key)
+        folder = cls.kind.new_folder(key)
+        with whole_or_nothing(store, folder):
+            files = write_group(store, folder, cls.kind.encoding, {_MATRIX: K, _FACTOR: F}, None)
+            return cls.published(store, key, folder, files, facts)
 
     @cached_property
     def matrix(self) -> ArrayReader:
@@ -208,14 +175,17 @@ class StoredKernel(StoredEntry):
 _PREDICTIONS = CacheKind("predictions", PREDICTIONS_ENCODING, "predictions", "run topline predict again")
 
 
-class PredictionsDraft(Draft):
+@dataclass(frozen=True)
+class PredictionsDraft:
     """Predictions being written: best classes (n, k) in int32 and their scores (n, k) in float32.
 
     Optionally also their probabilities (n, k) in float32, and the classes of sets as bits (n, b) in uint8,
-    the first class in the highest bit of the first byte.
+    the first class in the highest bit of the first byte.  Pickles: workers write its units, one writer each.
     """
 
-    kind = _PREDICTIONS
+    store: Store
+    folder: str
+    specs: Mapping[str, ArraySpec] = field(hash=False)
 
     @classmethod
     def begin(
@@ -236,12 +206,28 @@ class PredictionsDraft(Draft):
         if set_classes:
             kinds["sets"] = (-(-set_classes // 8), np.uint8)
         specs = {name: ArraySpec(whole, (width,), np.dtype(kind)) for name, (width, kind) in kinds.items()}
-        return cls.new(store, key, specs)
+        return cls(store, _PREDICTIONS.new_folder(key), specs)
+
+    @property
+    def plan(self) -> ChunkPlan:
+        """How the rows are cut into units."""
+        return self.specs["classes"].plan
+
+    def write_arrays(self, unit: int, arrays: Mapping[str, NDArray[Any]]) -> list[FileEntry]:
+        """Write one unit's rows of every array."""
+        files = (packed_shard(name, spec, unit, arrays[name]) for name, spec in self.specs.items())
+        return put_files(self.store, self.folder, files)
 
     def publish(self, key: str, entries: Sequence[FileEntry], facts: Mapping[str, Any]) -> StoredPredictions:
         """Write the record that makes them visible; return the key's first entry."""
-        self.publish_files(key, entries, facts)
-        return StoredPredictions.load(self.store, key)
+        group = [packed_metadata(name, spec) for name, spec in self.specs.items()]
+        group.append(packed_group("", encoding(PREDICTIONS_ENCODING)))
+        files = [*entries, *put_files(self.store, self.folder, group)]
+        return StoredPredictions.published(self.store, key, self.folder, files, facts)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self.store.delete_tree(self.folder)
 
 
 class StoredPredictions(StoredEntry):

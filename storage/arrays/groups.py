@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -35,8 +35,6 @@ from topline.storage.schema import encoding
 from topline.storage.stores import FileEntry, FileSet, Store
 from topline.storage.stores.files import PackedFile, put_file, put_files
 from topline.storage.stores.urls import join
-
-_MANY_ROWS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -167,56 +165,6 @@ def packed_strings(path: str, strings: Sequence[str], attributes: Mapping[str, A
     yield from packed_array(join(path, "data"), np.frombuffer(b"".join(encoded), dtype=np.uint8))
     yield from packed_array(join(path, "offsets"), offsets)
     yield packed_group(path, attributes)
-
-
-def write_row_blocks(
-    store: Store, folder: str, path: str, blocks: Iterable[tuple[int, int, NDArray[Any]]]
-) -> tuple[list[FileEntry], int]:
-    """Write an array given as consecutive blocks (start, stop, rows); return files and number of rows.
-
-    Holds at most a shard and a block in memory.  `FormatError` for a gap, an overlap or no rows at all.
-    """
-    spec: ArraySpec | None = None
-    entries: list[FileEntry] = []
-    waiting: list[NDArray[Any]] = []
-    held = 0
-    for start, stop, rows in blocks:
-        following = held if spec is None else spec.plan.n_rows + held
-        if start != following or len(rows) != stop - start:
-            raise FormatError(f"rows {start}..{stop} ({len(rows)} given) do not follow row {following}")
-        waiting.append(rows)
-        held += len(rows)
-        spec = spec or _open_ended(rows)
-        while held >= spec.plan.shard_rows:
-            joined = np.concatenate(waiting)
-            spec, entry = _append_shard(store, folder, path, spec, joined[: spec.plan.shard_rows])
-            entries.append(entry)
-            waiting, held = [joined[spec.plan.shard_rows :]], held - spec.plan.shard_rows
-    if spec is None:
-        raise FormatError(f"no rows were given to write to {path}")
-    if held:
-        last = np.concatenate(waiting)
-        if not entries:
-            spec = replace(ArraySpec.of(last), plan=replace(ArraySpec.of(last).plan, n_rows=0))
-        spec, entry = _append_shard(store, folder, path, spec, last)
-        entries.append(entry)
-    return [*entries, put_file(store, folder, packed_metadata(path, spec))], spec.plan.n_rows
-
-
-def _open_ended(rows: NDArray[Any]) -> ArraySpec:
-    """Return the specification of an array, without rows yet, that rows like these can be appended to."""
-    sample = ArraySpec.of(rows)
-    plan = ChunkPlan.choose(_MANY_ROWS, int(np.prod(sample.row_shape)), sample.dtype.itemsize)
-    return replace(sample, plan=replace(plan, n_rows=0))
-
-
-def _append_shard(
-    store: Store, folder: str, path: str, spec: ArraySpec, rows: NDArray[Any]
-) -> tuple[ArraySpec, FileEntry]:
-    """Write the next shard; return it with the extended specification."""
-    unit = spec.plan.units
-    longer = replace(spec, plan=replace(spec.plan, n_rows=spec.plan.n_rows + len(rows)))
-    return longer, put_file(store, folder, packed_shard(path, longer, unit, rows))
 
 
 @dataclass(eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -28,7 +27,6 @@ from topline.storage.arrays.groups import (
     packed_strings,
     read_checked,
     read_strings,
-    write_row_blocks,
 )
 from topline.storage.arrays.shards import ChunkLayout, DamagedError, decode_chunk, decode_index, encode_shard
 from topline.storage.errors import FormatError, IntegrityError
@@ -155,37 +153,12 @@ def test_strings_of_any_script(local_store: Store) -> None:
     assert dict(group.attrs) == {"encoding-type": "test"}
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any), st.integers(1, 3))
-def test_row_blocks_of_any_sizes_make_one_array(sizes: list[int], width: int) -> None:
-    store = fresh_store()
-    array = np.arange(sum(sizes) * width, dtype=np.float64).reshape(-1, width)
-    cuts = np.cumsum([0, *sizes])
-    blocks = ((int(a), int(b), array[a:b]) for a, b in itertools.pairwise(cuts))
-    entries, rows = write_row_blocks(store, "folder", "a", blocks)
-    assert rows == len(array)
-    np.testing.assert_array_equal(read_checked(files(store, entries), "a", "a"), array)
-
-
-def test_row_blocks_larger_and_smaller_than_a_shard(local_store: Store) -> None:
+def test_an_array_larger_than_a_shard_comes_back(local_store: Store) -> None:
     width = (16 << 20) // (8 * 100)  # a shard holds somewhat under 100 rows
     array = np.random.default_rng(0).integers(0, 9, (257, width)).astype(np.float64)
-    cuts = [0, 3, 200, 201, 257]
-    blocks = [(a, b, array[a:b]) for a, b in itertools.pairwise(cuts)]
-    entries, _ = write_row_blocks(local_store, "folder", "a", blocks)
+    entries = put_files(local_store, "folder", packed_array("a", array))
     assert len(entries) >= 4, "several shards and the metadata"
     np.testing.assert_array_equal(read_checked(files(local_store, entries), "a", "a"), array)
-
-
-@pytest.mark.parametrize(
-    "blocks",
-    [[], [(0, 2), (3, 4)], [(0, 2), (1, 4)], [(1, 2)], [(0, 3, 2)]],
-    ids=["none", "gap", "overlap", "late start", "wrong length"],
-)
-def test_row_blocks_that_do_not_fit_together(local_store: Store, blocks: list[tuple[int, ...]]) -> None:
-    given_blocks = [(b[0], b[1], np.zeros((b[2] if len(b) > 2 else b[1] - b[0], 2))) for b in blocks]
-    with pytest.raises(FormatError):
-        write_row_blocks(local_store, "folder", "a", given_blocks)
 
 
 @settings(max_examples=200, deadline=None)
