@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -171,11 +171,12 @@ def serve_retraining(
     # A mistyped path would fail every night.
     check_images_exist(str(config.extract.images))
     store = open_store(config.store, create=True)
-    lines = NoticeLog(how.out or sys.stdout, how.log or log_file(config.store), as_json=how.as_json)
-    with lines, told(to, how.mlflow) as tell, _alone(store), pulse(store, how.every, how.timezone) as note:
+    log = NoticeLog(how.out or sys.stdout, how.log or log_file(config.store), as_json=how.as_json)
+    alone, told_to = _alone(store), told(to, how.mlflow)
+    with closing(log), told_to as tell, alone, pulse(store, how.every, how.timezone) as note:
 
         def say(notice: Notice) -> None:
-            lines.write(notice)
+            log.write(notice)
             tell(notice)
             note_of(notice, note)
 

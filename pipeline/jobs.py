@@ -360,8 +360,6 @@ def _as_flags(taken: Mapping[str, Any], extract: ExtractConfig, train: TrainConf
     return " ".join(shlex.join(as_words(name, value)) for name, value in said.items()) or "none"
 
 
-logger = logging.getLogger(__name__)
-
 LEASE = "retrain"
 
 

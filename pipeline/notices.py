@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TextIO
+from typing import Any, Final, TextIO
 from urllib.parse import urlsplit
 
 import apprise
@@ -190,14 +189,6 @@ class NoticeLog:
         """Close the file; the stream is the caller's."""
         for handler in self._handlers:
             handler.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 logger = logging.getLogger(__name__)

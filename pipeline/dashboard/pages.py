@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -41,7 +40,7 @@ from topline.pipeline.dashboard.overview import (
     verdict,
 )
 from topline.pipeline.dashboard.overview import tiles as run_tiles
-from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.dashboard.store_follower import StoreFollower, seconds_of
 from topline.pipeline.evaluation import Metric, read_evaluation
 from topline.pipeline.pages import Live, Page, Scale, clock, count, flat, macros, make_page
 from topline.pipeline.registry import settings
@@ -328,11 +327,9 @@ def reigns_chart(reigns: Sequence[Reign], now: float) -> Markup:
     shown = reigns[-MOST_REIGNS:]
     if not shown:
         return Markup('<p class="empty">No model has been champion.</p>')
-    spans = [(_seconds(reign.since), _seconds(reign.until) if reign.until else now, reign) for reign in shown]
+    spans = [
+        (seconds_of(reign.since), seconds_of(reign.until) if reign.until else now, reign) for reign in shown
+    ]
     first, end = spans[0][0], max(now, spans[-1][1], spans[0][0] + 1.0)
     drawn: Markup = macros("charts").reigns(spans, Scale(first, end, LEFT, WIDE - RIGHT), shown[-1])
     return drawn
-
-
-def _seconds(text: str) -> float:
-    return dt.datetime.fromisoformat(text).timestamp()

@@ -276,7 +276,7 @@ def _decisions(gauge: Callable[..., None], seen: Overview, now: float) -> None:
     if not seen.decisions:
         return
     newest = seen.decisions[0]
-    age = {newest.action: now - _seconds(newest.when)}
+    age = {newest.action: now - seconds_of(newest.when)}
     gauge("last_decision_seconds", "Age of the newest decision on a model", age, "action")
     changed, drift = newest.evidence.get("images"), newest.evidence.get("drift") or {}
     images = {name: changed.get(name, 0) for name in ("seen", *IMAGES)} if changed else {}
@@ -291,7 +291,7 @@ def _schedule(gauge: Callable[..., None], seen: Overview, now: float) -> None:
     if found is None:
         return
     schedule, states = found.schedule, {one.value: found.served is one for one in Served}
-    succeeded = now - _seconds(schedule.succeeded) if schedule.succeeded else None
+    succeeded = now - seconds_of(schedule.succeeded) if schedule.succeeded else None
     due = None
     if found.served not in (Served.ENDED, Served.BROKEN, Served.DEAD, Served.PAUSED):
         due = next_time(schedule.every, schedule.timezone, datetime.fromtimestamp(now, UTC))
@@ -317,7 +317,7 @@ def _interval(schedule: ServedSchedule, now: float) -> float:
 
 def _champion(gauge: Callable[..., None], seen: Overview, now: float) -> None:
     reign = seen.reigns[-1] if seen.reigns and seen.reigns[-1].until is None else None
-    age = None if reign is None else now - _seconds(reign.since)
+    age = None if reign is None else now - seconds_of(reign.since)
     gauge("champion_age_seconds", "Since when the champion is champion", age)
     champion = next((line for line in seen.models if line["stage"] == "champion"), None)
     if champion is not None:
@@ -337,7 +337,8 @@ def health(seen: Overview) -> dict[str, Any]:
     }
 
 
-def _seconds(when: str) -> float:
+def seconds_of(when: str) -> float:
+    """Return a recorded time in seconds since 1970."""
     return datetime.fromisoformat(when).timestamp()
 
 

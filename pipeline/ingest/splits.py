@@ -27,7 +27,7 @@ from topline.storage.datasets import (
     RowFacts,
     list_datasets,
 )
-from topline.storage.schema import NO_LABEL, SPLITS
+from topline.storage.schema import NO_LABEL, SPLIT_OF, SPLITS
 from topline.storage.stores import Store
 
 logger = logging.getLogger(__name__)
@@ -222,10 +222,9 @@ def _numbered(
     other = np.flatnonzero(codes != codes[first[of_row]])
     if len(other):
         one, two = int(first[of_row[other[0]]]), int(other[0])
-        split = {code: name for name, code in SPLITS.items()}
         raise InputError(
-            f"the given splits cut the group {groups[rows[one]]!r}: row {rows[one]} is in {split[codes[one]]}"
-            f" and row {rows[two]} in {split[codes[two]]}; one group has one split"
+            f"the given splits cut the group {groups[rows[one]]!r}: row {rows[one]} is in"
+            f" {SPLIT_OF[codes[one]]} and row {rows[two]} in {SPLIT_OF[codes[two]]}; one group has one split"
         )
     return numbers
 

@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from topline.solvers.inspection import Pairs, near_duplicates, nearest_neighbours, unit_rows
 from topline.storage.datasets import Dataset
-from topline.storage.schema import SPLITS
+from topline.storage.schema import SPLIT_OF
 
 #: Most bytes of rows that are compared with each other; more would take longer than training.
 MOST_BYTES = 1 << 30
@@ -64,7 +64,7 @@ class CompareRows:
     def conflicts(self, cosine: float) -> tuple[Duplicate, ...]:
         """Return near duplicates with different labels or splits, the closest first."""
         labels, split = self.dataset.labels(), self.dataset.split()
-        names, words = self.dataset.class_names, {code: word for word, code in SPLITS.items()}
+        names = self.dataset.class_names
         pairs: Pairs = near_duplicates(self.units, cosine)
         first, second = self.rows[pairs.first], self.rows[pairs.second]
         matters = (labels[first] != labels[second]) | (split[first] != split[second])
@@ -73,8 +73,8 @@ class CompareRows:
         )
         return tuple(
             Duplicate(
-                self.ids[i], names[labels[i]], words[int(split[i])],
-                self.ids[j], names[labels[j]], words[int(split[j])], float(near),
+                self.ids[i], names[labels[i]], SPLIT_OF[int(split[i])],
+                self.ids[j], names[labels[j]], SPLIT_OF[int(split[j])], float(near),
             )
             for i, j, near in list(found)[:MOST_PAIRS]
         )  # fmt: skip

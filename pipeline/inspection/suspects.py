@@ -39,7 +39,7 @@ from topline.solvers.losses import loss_from_dict
 from topline.solvers.typing import Float64Array
 from topline.storage.datasets import Dataset
 from topline.storage.records import PlainRecord, now
-from topline.storage.schema import SPLITS
+from topline.storage.schema import SPLIT_OF, SPLITS
 
 _TABLE_ROWS = 1 << 16
 
@@ -140,7 +140,6 @@ class Verdicts:
         """Return some of the judged rows as a table of `SCHEMA`."""
         judged, names = self.judged, np.array(self.dataset.class_names, dtype=object)
         rows = judged.rows[places]
-        words = {code: word for word, code in SPLITS.items()}
         near = np.full(len(rows), None) if self.likeness is None else self.likeness[rows]
         columns = {
             "sample_id": [self.ids[row] for row in rows.tolist()],
@@ -149,7 +148,7 @@ class Verdicts:
             "suspicion": judged.suspicion[places],
             "loo_margin": judged.margins[places],
             "decided": judged.decided[places].tolist(),
-            "split": [words[code] for code in self.dataset.split()[rows].tolist()],
+            "split": [SPLIT_OF[code] for code in self.dataset.split()[rows].tolist()],
             "likeness": near.tolist(),
         }
         return pa.table(columns, schema=SCHEMA)
@@ -166,9 +165,8 @@ class Verdicts:
 
     def disputed_by_split(self) -> dict[str, int]:
         """Return the number of disputed rows in each split."""
-        words = {code: word for word, code in SPLITS.items()}
         disputed = self.judged.rows[: self.judged.disputed]
-        return dict(Counter(words[code] for code in sorted(self.dataset.split()[disputed].tolist())))
+        return dict(Counter(SPLIT_OF[code] for code in sorted(self.dataset.split()[disputed].tolist())))
 
 
 #: Numbers of cards for disputed labels and off-topic rows, and of neighbours on each.

@@ -32,7 +32,7 @@ from topline.pipeline.readers import (
     words_of,
 )
 from topline.pipeline.rows import StoredModel
-from topline.storage.schema import SPLITS
+from topline.storage.schema import SPLIT_OF
 
 #: Most bytes of features, and rows, scored at once.
 BATCH_BYTES, BATCH_ROWS = 1 << 26, 4096
@@ -213,13 +213,13 @@ def _splits_by_content(stored: StoredModel) -> tuple[Mapping[bytes, str], str]:
     except InputError:
         return {}, "float32"
     kind = dataset.info.dtype
-    names, splits = {code: name for name, code in SPLITS.items()}, dataset.split()
+    splits = dataset.split()
     found: dict[bytes, str] = {}
     for span in map(dataset.plan.bounds, range(dataset.plan.units)):
         here = splits[span.start : span.stop].tolist()
         for code, digest in zip(here, _row_digests(dataset.rows(span.start, span.stop), kind), strict=True):
             if found.get(digest) != "train":
-                found[digest] = names[code]
+                found[digest] = SPLIT_OF[code]
     return found, kind
 
 

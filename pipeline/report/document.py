@@ -46,7 +46,6 @@ from topline.storage.errors import AccessError, NotFoundError
 from topline.storage.models import ModelRecord
 from topline.storage.records import now
 from topline.storage.stores import open_store
-from topline.storage.stores.urls import join
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +134,7 @@ def write_report(
         store.write_bytes(name, page)
     except AccessError as error:
         raise AccessError(f"{error}: name a file elsewhere with --output") from error
-    return str(store.local_path / name) if store.local_path is not None else join(store.url, name)
+    return store.place(name)
 
 
 def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportData:

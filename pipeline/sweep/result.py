@@ -171,7 +171,7 @@ def write_page(store: Store, result: SweepResult) -> str:
     """Write the page into the sweep's folder, replacing any earlier one, and return its location."""
     name = join(sweep_folder(result.sweep), "sweep.html")
     store.write_bytes(name, render(result).encode())
-    return str(store.local_path / name) if store.local_path is not None else join(store.url, name)
+    return store.place(name)
 
 
 def render(result: SweepResult) -> str:

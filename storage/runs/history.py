@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from topline.storage.errors import (
     FULL_DISK,
@@ -37,7 +37,7 @@ _CHUNK, _LONGEST = 1 << 20, 1 << 24
 
 
 class HistoryWriter:
-    """Appends to a run's history; a thread-safe context manager.
+    """Appends to a run's history, from any thread, until it is closed.
 
     On a local disk `append` hands a line to the operating system before it returns, so it survives the
     process; it reaches the disk with the first `append` after `interval` seconds, with `flush` or `close`.
@@ -89,12 +89,6 @@ class HistoryWriter:
             finally:
                 if self._file is not None:
                     self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def _path(self) -> str:

@@ -53,6 +53,10 @@ class Store:
         """Folder of a store on a local disk, None for all others."""
         return None
 
+    def place(self, path: str) -> str:
+        """Return where a person finds a file: its path on a local disk, else its URL."""
+        return join(self.url, path) if self.local_path is None else str(self.local_path / path)
+
     @property
     def locks(self) -> bool:
         """Whether kernel locks on the store's files show who reads and writes; otherwise leases do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def fill(store: Store) -> None:
     update_record(model, evaluation={"top1": 0.5})
     record_decision(store, Standing(), DecisionRecord("promote", "m0001", "the first", "a test"))
     run = create_run(store, {"C": 1.0}, dataset=info.id)
-    with HistoryWriter(store, run) as history:
+    with closing(HistoryWriter(store, run)) as history:
         history.append({"round": 0})
     duals = from_rows([(0, 4, np.ones((4, 3), np.float32))])
     save_checkpoint(store, run, 1, {"W": np.ones(3)}, duals, {"fingerprint": {"C": 1.0}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def fill(store: Store) -> tuple[DatasetInfo, DatasetInfo]:
     second = write_dataset(store, sparse(101, 6), PLAN, key="sparse")
     save_model(store, record(dataset=first.id, dataset_digest=first.digest), ARRAYS)
     run_id = create_run(store, {}, dataset=second.id)
-    with HistoryWriter(store, run_id) as history:
+    with closing(HistoryWriter(store, run_id)) as history:
         history.append({"round": 0})
         history.append({"round": 1})
     for number in (1, 2):
@@ -139,7 +140,7 @@ def test_a_damaged_part_of_a_checkpoint(local_store: Store, damage: object, kind
 def test_a_run_that_was_killed_before_its_outcome_was_written_is_no_damage(local_store: Store) -> None:
     """Training ends, the certificate follows, then the outcome: nobody can tell a kill from a lost file."""
     run_id = create_run(local_store, {})
-    with HistoryWriter(local_store, run_id) as history:
+    with closing(HistoryWriter(local_store, run_id)) as history:
         history.append({"round": 0})
         history.append({"event": "end", "reason": None})
     finding = only(verify_store(local_store))

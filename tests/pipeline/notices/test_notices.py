@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -77,7 +77,7 @@ def test_the_same_reason_three_times_is_a_warning(repeated: int, kind: Kind) -> 
 
 def test_a_line_goes_to_the_stream_and_to_the_file(tmp_path: Path) -> None:
     stream = io.StringIO()
-    with NoticeLog(stream, tmp_path / "logs" / "serve.log") as log:
+    with closing(NoticeLog(stream, tmp_path / "logs" / "serve.log")) as log:
         log.write(kept("two\nlines"))
     assert stream.getvalue() == f"{WHEN} kept: two lines\n"
     assert (tmp_path / "logs" / "serve.log").read_text() == stream.getvalue()
@@ -85,7 +85,7 @@ def test_a_line_goes_to_the_stream_and_to_the_file(tmp_path: Path) -> None:
 
 def test_as_json_each_line_is_an_object() -> None:
     stream = io.StringIO()
-    with NoticeLog(stream, as_json=True) as log:
+    with closing(NoticeLog(stream, as_json=True)) as log:
         log.write(kept("ein Bär"))
     assert json.loads(stream.getvalue()) == {
         "when": WHEN, "event": "kept", "store": "store", "text": "ein Bär", "model": "m0003",
@@ -93,7 +93,7 @@ def test_as_json_each_line_is_an_object() -> None:
 
 
 def test_the_file_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
-    with NoticeLog(io.StringIO(), tmp_path / "serve.log") as log:
+    with closing(NoticeLog(io.StringIO(), tmp_path / "serve.log")) as log:
         for _ in range(2 * (FILES_KEPT + 2)):
             log.write(kept("x" * (FILE_BYTES // 2 - 100)))
     files = list(tmp_path.iterdir())
@@ -108,7 +108,7 @@ def test_a_reader_that_left_costs_the_line_and_is_told_once(
         def write(self, text: str) -> int:
             raise BrokenPipeError(32, "Broken pipe")
 
-    with NoticeLog(Gone(), tmp_path / "serve.log") as log:
+    with closing(NoticeLog(Gone(), tmp_path / "serve.log")) as log:
         log.write(kept("first"))
         log.write(kept("second"))
     assert len((tmp_path / "serve.log").read_text().splitlines()) == 2

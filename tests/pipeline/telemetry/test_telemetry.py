@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -221,7 +222,7 @@ def test_what_workers_did_in_rounds_written_together_is_in_the_last_one() -> Non
 def test_a_second_look_reads_what_is_new(
     store: Store, finished_run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with HistoryWriter(store, finished_run) as writer:
+    with closing(HistoryWriter(store, finished_run)) as writer:
         for number in range(2000):
             writer.append({**record_of(number).to_dict(), "at": float(number)})
         follower = RunFollower(store, finished_run)
@@ -262,14 +263,14 @@ def test_a_history_that_lost_lines_to_a_power_cut_is_read_anew(store: Store, fin
     ids=str,
 )  # fmt: skip
 def test_a_record_that_training_never_writes_is_damage(store: Store, finished_run: str, crafted: Any) -> None:
-    with HistoryWriter(store, finished_run) as writer:
+    with closing(HistoryWriter(store, finished_run)) as writer:
         writer.append({"round": 0, "at": 1.0}, crafted)
     with pytest.raises(IntegrityError, match="is none that training writes"):
         view_run(store, finished_run)
 
 
 def test_a_history_of_before_events(store: Store, finished_run: str) -> None:
-    with HistoryWriter(store, finished_run) as writer:
+    with closing(HistoryWriter(store, finished_run)) as writer:
         writer.append(
             {"round": 0, "passes": 1, "seconds": 1.0, "primal": 1.0, "dual": 0.0, "relative_gap": 1.0}
         )

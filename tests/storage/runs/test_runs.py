@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,14 @@ def test_a_run_and_how_it_ended(any_store: Store) -> None:
 
 def test_history_is_read_as_it_was_written(any_store: Store) -> None:
     assert read_history(any_store, "r0001") == []
-    with HistoryWriter(any_store, "r0001") as writer:
+    with closing(HistoryWriter(any_store, "r0001")) as writer:
         writer.append({"round": 0, "gap": np.float32(0.5), "status": "ü"})
         writer.append({"round": np.int64(1), "gap": math.inf, "more": [math.nan, 1]})
     assert read_history(any_store, "r0001") == [
         {"round": 0, "gap": 0.5, "status": "ü"},
         {"round": 1, "gap": None, "more": [None, 1]},
     ]
-    with HistoryWriter(any_store, "r0001") as writer:
+    with closing(HistoryWriter(any_store, "r0001")) as writer:
         writer.append({"round": 2})
     assert [record["round"] for record in read_history(any_store, "r0001")] == [0, 1, 2]
     with pytest.raises(StorageError, match="closed"):
@@ -112,7 +113,7 @@ def test_a_torn_last_line_is_left_out_and_written_over(local_store: Store, torn:
     whole = b'{"round": 0}\n{"round": 1}\n'
     local_store.write_bytes(history_path("r0001"), whole + torn)
     assert [record["round"] for record in read_history(local_store, "r0001")] == [0, 1]
-    with HistoryWriter(local_store, "r0001") as writer:
+    with closing(HistoryWriter(local_store, "r0001")) as writer:
         writer.append({"round": 9})
     assert local_store.read_bytes(history_path("r0001")) == whole + b'{"round": 9}\n'
 
@@ -337,14 +338,14 @@ def rounds(reader: HistoryReader) -> list[int]:
 def test_a_reader_gives_every_record_once(any_store: Store) -> None:
     reader = HistoryReader(any_store, "r0001")
     assert rounds(reader) == []
-    with HistoryWriter(any_store, "r0001") as writer:
+    with closing(HistoryWriter(any_store, "r0001")) as writer:
         for number in range(3):
             writer.append({"round": number})
         writer.flush()
         assert rounds(reader) == [0, 1, 2]
         assert rounds(reader) == []
         writer.append({"round": 3})
-    with HistoryWriter(any_store, "r0001") as writer:
+    with closing(HistoryWriter(any_store, "r0001")) as writer:
         writer.append({"round": 4})
     assert rounds(reader) == [3, 4]
     # One that stops in the middle goes on from there.
@@ -362,7 +363,7 @@ def test_a_line_is_read_when_it_is_whole(local_store: Store) -> None:
     place.write_bytes(b'{"round": 0}\n{"round": 1}\n\x00\x00\n')
     assert rounds(reader) == [1]
     # The process that goes on with the run cuts off what the crash had left.
-    with HistoryWriter(local_store, "r0001") as writer:
+    with closing(HistoryWriter(local_store, "r0001")) as writer:
         writer.append({"round": 2})
     assert rounds(reader) == [2]
     place.write_bytes(place.read_bytes() + b'nonsense\n{"round": 3}\n')
@@ -375,14 +376,14 @@ def test_a_line_is_read_when_it_is_whole(local_store: Store) -> None:
 
 def test_lines_longer_than_what_is_read_at_once(local_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_module, "_CHUNK", 64)
-    with HistoryWriter(local_store, "r0001") as writer:
+    with closing(HistoryWriter(local_store, "r0001")) as writer:
         for number in range(5):
             writer.append({"round": number, "text": "x" * 50 * number})
     place = local_store.local_path / history_path("r0001")
     with place.open("ab") as file:
         file.write(b'{"torn": "' + b"x" * 200)
     assert [record["round"] for record in read_history(local_store, "r0001")] == [0, 1, 2, 3, 4]
-    with HistoryWriter(local_store, "r0001") as writer:
+    with closing(HistoryWriter(local_store, "r0001")) as writer:
         writer.append({"round": 5})
     assert [record["round"] for record in read_history(local_store, "r0001")] == [0, 1, 2, 3, 4, 5]
 
@@ -397,7 +398,7 @@ BEHIND = {
 @pytest.mark.parametrize("added", BEHIND.values(), ids=BEHIND)
 def test_what_is_put_behind_the_end_of_a_run_is_noticed(local_store: Store, added: bytes) -> None:
     run = create_run(local_store, {})
-    with HistoryWriter(local_store, run) as writer:
+    with closing(HistoryWriter(local_store, run)) as writer:
         writer.append({"event": "begin", **encoding(HISTORY_ENCODING)}, {"round": 0}, {"event": "end"})
     finish_run(local_store, run, {"status": "solved"})
     assert verify_store(local_store) == []
@@ -409,7 +410,7 @@ def test_what_is_put_behind_the_end_of_a_run_is_noticed(local_store: Store, adde
 def test_a_run_that_is_resumed_goes_on_behind_its_end(local_store: Store) -> None:
     run = create_run(local_store, {})
     for number in range(2):
-        with HistoryWriter(local_store, run) as writer:
+        with closing(HistoryWriter(local_store, run)) as writer:
             writer.append({"event": "begin", **encoding(HISTORY_ENCODING)}, {"round": number})
         assert [found for found in verify_store(local_store) if not found.harmless] == []
         finish_run(local_store, run, {"status": "max_passes"})
@@ -422,7 +423,7 @@ def test_an_object_is_never_rewritten_beyond_a_part(
     reader = HistoryReader(memory_store, "r0001")
     read = []
     for number in range(0, 100, 10):
-        with HistoryWriter(memory_store, "r0001", interval=1e9) as writer:
+        with closing(HistoryWriter(memory_store, "r0001", interval=1e9)) as writer:
             for more in range(10):
                 writer.append({"round": number + more})
         read += rounds(reader)
@@ -435,7 +436,7 @@ def test_an_object_is_never_rewritten_beyond_a_part(
 
 
 def test_a_history_of_a_later_version_is_refused(local_store: Store) -> None:
-    with HistoryWriter(local_store, "r0001") as writer:
+    with closing(HistoryWriter(local_store, "r0001")) as writer:
         writer.append({"event": "begin", **encoding(HISTORY_ENCODING)})
         writer.append({"event": "begin", **encoding(HISTORY_ENCODING), "encoding-version": "9"})
     reader = HistoryReader(local_store, "r0001")
