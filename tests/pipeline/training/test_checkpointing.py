@@ -191,13 +191,13 @@ def test_the_model_says_what_it_started_from(store: Store) -> None:
 
 
 def test_a_low_rank_model_is_the_start_of_the_exact_kernel(store: Store) -> None:
-    options = {"kernel": "rbf", "kernel_gamma": 0.1, "transforms": (), "method": "fw_pairwise"}
+    options = {"kernel": "rbf", "kernel_gamma": 0.1, "transforms": (), "method": "fw_pairwise", "tol": 4e-2}
     low = fitted(store, 0, transforms=("nystroem:60:0.1",)).model.rpartition("/")[2]
     cold, warm = fitted(store, 0, **options), fitted(store, 0, **options, start_from=low)
     first = {result.run: view_run(store, result.run).columns["dual"][0] for result in (cold, warm)}
     assert load_model(warm.model).record.result["start"]["from"] == "duals"
     assert first[cold.run] == 0.0 < 0.5 * warm.primal < first[warm.run] <= warm.primal
-    assert warm.primal == pytest.approx(cold.primal, rel=2e-2)
+    assert warm.primal == pytest.approx(cold.primal, rel=4.2e-2), "each is within its gap of the optimum"
     assert warm.certificate.certified
 
 

@@ -132,7 +132,7 @@ def test_agrees_with_its_slow_twin(name):
 )
 def test_of_many_classes_those_with_mass_are_found(name, spread, c, many):
     """A few classes are looked at first: enough of them, or far too few, the own one among them or below."""
-    m, rng = 300, np.random.default_rng(5)
+    m, rng = 150, np.random.default_rng(5)
     form = form_of(name, m, rng)
     for trial in range(4):
         q, y = spread * rng.standard_normal(m), int(rng.integers(m))

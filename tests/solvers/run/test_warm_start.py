@@ -344,10 +344,10 @@ def test_a_budget_is_used_up_by_sweeps_that_are_cut_off(blocks) -> None:
                 X, y, TopKHinge(2), 1e-5, method="dual_ascent", tol=1e-12, max_passes=passes, m=M,
                 executor=executor,
             ).passes
-            for passes in range(2, 40)
+            for passes in range(2, 40, 3)
         ]  # fmt: skip
     assert ends == sorted(ends)
-    assert all(passes - 1 <= end <= passes for passes, end in zip(range(2, 40), ends, strict=True))
+    assert all(passes - 1 <= end <= passes for passes, end in zip(range(2, 40, 3), ends, strict=True))
 
 
 def test_a_look_at_the_gap_of_rows_stays_within_the_passes() -> None:
