@@ -277,6 +277,11 @@ def accumulate_rows(
     crew.add_product(U, X, product)
 
 
+def sizes_of_entries(U: FloatArray, factors: Float64Array) -> Float64Array:
+    """Return sum_i f_i |u_ij| (m,) over the rows of U (b, m), summed in the precision of U."""
+    return np.asarray(np.abs(U).T @ factors.astype(U.dtype), dtype=np.float64)
+
+
 def open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
     """Return the o_ij of the rows of U (b, m): |u_ij| - u_ij^2 unless the family has its own."""
     if form.family.open_sizes is not None:

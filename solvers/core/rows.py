@@ -259,17 +259,15 @@ def squared_norms(values: Rows) -> Float64Array:
     return np.asarray(np.einsum("ij,ij->i", values, values, dtype=np.float64))
 
 
-def sum_of_squared_norms(values: Rows, weights: Float64Array) -> float:
-    """Return a bound of sum w_i |x_i|^2, above it by the rounding of a sum in the precision of the rows."""
-    if (weights != 1.0).any():
-        return float(weights @ squared_norms(values))
-    numbers = values.data if is_sparse(values) else values.ravel()
-    precision = np.finfo(numbers.dtype)
+def squares_above(values: Rows) -> Float64Array:
+    """Return bounds of |x_i|^2 (rows,), above it by the rounding of a sum in the precision of the rows."""
+    d = int(values.shape[1])
+    precision = None if is_sparse(values) else np.finfo(values.dtype)
     # The terms are positive: however they are added up, no more is lost than one after the other.
-    off = len(numbers) * float(precision.eps)
-    if off >= 0.5:
-        return float(squared_norms(values).sum())
-    return float(numbers @ numbers) * (1.0 + off) + len(numbers) * float(precision.tiny)
+    if precision is None or d * float(precision.eps) >= 0.5:
+        return squared_norms(values)
+    squares = np.vecdot(values, values).astype(np.float64)
+    return np.asarray(squares * (1.0 + d * float(precision.eps)) + d * float(precision.tiny))
 
 
 def most_terms(values: Rows) -> int:

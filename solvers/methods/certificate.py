@@ -139,8 +139,9 @@ def _at_best(
     half of |e_i|^2 / T for an entropy (in the largest entry, by Pinsker's inequality), and W(A) is near V.
     (At a kink u_i jumps, and the bound of a hinge is often as large as its gap: products are in float64.)
     A sum of t products is off by at most gamma_t = t u / (1 - t u) times their sizes, in any order
-    (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), and sizes by Cauchy and
-    Schwarz.
+    (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1).  For a score the sizes
+    are bounded by Cauchy and Schwarz; a column of X^T A is off by at most gamma_t sum |x_i| |alpha_ij|, by
+    Minkowski's inequality.
     """
     point, n, form = state.best.dual_point, problem.n, problem.form
     found = point if isinstance(point, FoundAt) else None
@@ -219,9 +220,11 @@ def _bounded(problem: Problem, V: Float64Array, sums: Certified, by_row: float =
         curved = problem.form.curved or 0.0
         squares = (off * math.sqrt(sums.row_sq) + by_row * math.sqrt(sums.weight)) ** 2
         of_scores = _SLACK * (off * sums.slack + 0.5 * curved * squares) / n
-        of_sum = _SLACK * _gamma(sums.summed + 2 * problem.m * (by_row > 0.0))
-        of_sum *= problem.scale * math.sqrt(sums.row_sq * sums.alpha_sq)
-        rounding = of_scores + problem.lam * of_sum * (apart + 0.5 * of_sum)
+        # By how much each column of W(A) is off.
+        of_sum = np.zeros(problem.m) if sums.sizes is None else problem.scale * sums.sizes
+        of_sum = _SLACK * _gamma(sums.summed + 2 * problem.m * (by_row > 0.0)) * of_sum
+        columns = np.sqrt(np.square(W_dual - V).sum(axis=0))
+        rounding = of_scores + problem.lam * float(of_sum @ (columns + 0.5 * of_sum))
     primal = problem.primal(V, sums.loss / n)
     dual = mean + 0.5 * problem.lam * (squared_norm(V) - apart**2) - sums.cross / n
     if not math.isfinite(primal - dual + rounding):

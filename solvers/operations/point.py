@@ -14,7 +14,13 @@ import numpy as np
 from topline.solvers.blocks.ascent.passes import AscentPlan, AscentSums
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.block import Block, sum_of_squares
-from topline.solvers.blocks.vertices import accumulate_rows, least_stretch, slack_of, vertices_of
+from topline.solvers.blocks.vertices import (
+    accumulate_rows,
+    least_stretch,
+    sizes_of_entries,
+    slack_of,
+    vertices_of,
+)
 from topline.solvers.core.answers import FLOAT64, Answer, Clock, LossAnswer, Scratch, TileSums, merged_by
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView
@@ -268,6 +274,7 @@ class Certified(DualSums):
     ----------
     cross : sum <alpha_i, W^T x_i>.
     row_sq, slack : sum |x_i|^2, and for a smooth loss sum |x_i| |alpha_i - u_i|_1 with u_i = -grad Phi at W.
+    sizes : (m,) sum |x_i| |alpha_ij|, None for products in float64.
     weight : sum of the rows' weights, where gradients by vectors round scores further; else 0.
     terms, summed : most terms of a float32 sum in a score and in `product`, 0 for float64.
     """
@@ -275,6 +282,7 @@ class Certified(DualSums):
     cross: float = 0.0
     row_sq: float = 0.0
     slack: float = 0.0
+    sizes: Float64Array | None = None
     weight: float = 0.0
     terms: int = merged_by(max, 0)
     summed: int = merged_by(max, 0)
@@ -302,6 +310,7 @@ class Certify(TileOperation[Certified]):
         vertices = vertices_of(problem, block.tiles.rows, smoothed=True, crew=crew)
         sums, product, rows = np.zeros(ranking.N_SUMS), np.zeros((problem.m, problem.d)), 0
         b = alpha_sq = cross = row_sq = slack = 0.0
+        narrow, sizes = dtype != FLOAT64, np.zeros(problem.m)
         most, closed = 0, self.share == 1.0 and problem.smoothing == 0.0
         taken = yield clock, dtype, None
         while taken is not None:
@@ -320,6 +329,8 @@ class Certify(TileOperation[Certified]):
                     duals.load(tile.rows.start, A.astype(dtype, copy=False))
             squares = squared_norms(tile.X)
             row_sq += float(tile.weights @ squares)
+            if narrow:
+                sizes += sizes_of_entries(A, tile.weights * np.sqrt(squares))
             if not closed:
                 b += float(conjugate_sum(form.conjugate, A, tile.y, tile.weights, form.table))
                 cross += float(tile.weights @ np.einsum("ij,ij->i", A, scores))
@@ -331,15 +342,15 @@ class Certify(TileOperation[Certified]):
             taken = yield None
         if self.share is not None and duals is not None:
             duals.finish_step(self.pending_step)
-        narrow, loss = dtype != FLOAT64, float(sums[ranking.LOSS])
+        loss = float(sums[ranking.LOSS])
         if closed:
             # Fenchel and Young's inequality is an equality for gradients.
             b, alpha_sq, cross = sums[ranking.B_U], sums[ranking.U_SQ], sums[ranking.B_U] - loss
         return Certified(
             rows=rows, loss=loss, active=int(sums[ranking.ACTIVE]), conjugate=float(b),
             product=np.ascontiguousarray(product.T), alpha_sq=float(alpha_sq), cross=float(cross),
-            row_sq=row_sq, slack=slack, terms=narrow * most, summed=narrow * block.tiles.rows,
-            **clock.seconds(),
+            row_sq=row_sq, slack=slack, sizes=sizes if narrow else None,
+            terms=narrow * most, summed=narrow * block.tiles.rows, **clock.seconds(),
         )  # fmt: skip
 
 

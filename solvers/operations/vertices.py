@@ -9,7 +9,7 @@ import numpy as np
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.second_order import add_weighted_grams
-from topline.solvers.blocks.vertices import DenseVertices, open_sizes, vertices_of
+from topline.solvers.blocks.vertices import DenseVertices, open_sizes, sizes_of_entries, vertices_of
 from topline.solvers.core.answers import (
     FLOAT64,
     Clock,
@@ -21,7 +21,7 @@ from topline.solvers.core.answers import (
 )
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import AverageTopK, Problem, SelectedRows
-from topline.solvers.core.rows import as_rows, most_terms, sum_of_squared_norms
+from topline.solvers.core.rows import as_rows, most_terms, squares_above
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
@@ -41,8 +41,8 @@ class VertexSums(VectorSums):
         sum p_ij (1 - p_ij), in general |u_ij| - u_ij^2.  None otherwise.
     openness_sq : estimate of the sum over rows of the squared sum over classes of their o_ij.
     moments : (m, d, d) the sums requested by `least_openness`; None otherwise.
-    row_sq, weight, terms, summed : as in `Certified`, with an envelope and products in float32, where the
-        rounding of the loss has a bound; else 0.
+    row_sq, sizes, weight, terms, summed : as in `Certified`, with an envelope and products in float32, where
+        the rounding of the loss has a bound; else 0 or None.
     """
 
     alpha_sq: float = 0.0
@@ -50,6 +50,7 @@ class VertexSums(VectorSums):
     openness_sq: float = 0.0
     moments: Float64Array | None = None
     row_sq: float = 0.0
+    sizes: Float64Array | None = None
     weight: float = 0.0
     terms: int = merged_by(max, 0)
     summed: int = merged_by(max, 0)
@@ -59,7 +60,7 @@ class VertexSums(VectorSums):
         return Certified(
             rows=self.rows, loss=self.loss, active=self.active, product=np.asarray(self.product, np.float64),
             conjugate=self.conjugate_u, alpha_sq=self.u_sq, cross=self.conjugate_u - self.loss,
-            row_sq=self.row_sq, weight=self.weight, terms=self.terms, summed=self.summed,
+            row_sq=self.row_sq, sizes=self.sizes, weight=self.weight, terms=self.terms, summed=self.summed,
         )  # fmt: skip
 
 
@@ -100,11 +101,13 @@ class FindVertices(TileOperation[VertexSums]):
         product, rows, alpha_u, alpha_sq = np.zeros((problem.m, problem.d)), 0, 0.0, 0.0
         bounded = self.envelope and problem.form.score_roundings is not None
         rounds, row_sq, weight, terms = bounded and dtype != FLOAT64, 0.0, 0.0, 0
+        sizes = np.zeros(problem.m)
         taken = yield clock, dtype, np.ascontiguousarray(self.W, dtype=dtype)
         while taken is not None:
             tile, scores = taken
             if rounds:
-                row_sq += sum_of_squared_norms(tile.X, tile.weights)
+                squares = squares_above(tile.X)
+                row_sq += float(tile.weights @ squares)
                 weight += float(tile.weights.sum())
                 terms = max(terms, most_terms(tile.X))
             if duals is not None:
@@ -112,6 +115,8 @@ class FindVertices(TileOperation[VertexSums]):
                 alpha_sq += duals.squares(A, tile.rows)
                 duals.lift(scores, A, tile.rows)
             vertices.find(scores, tile.y, tile.weights, sums)
+            if rounds:
+                sizes += sizes_of_entries(scores, tile.weights * np.sqrt(squares))
             if duals is not None:
                 alpha_u += vertices.mix_later(duals, A, tile.number, tile.rows, self.round)
             if looks:
@@ -125,7 +130,8 @@ class FindVertices(TileOperation[VertexSums]):
             rows=rows, product=np.ascontiguousarray(product.T), alpha_u=alpha_u, alpha_sq=alpha_sq,
             openness=opens.sizes if looks else None, openness_sq=opens.squares,
             moments=opens.moments if looks else None, row_sq=row_sq, weight=weight, terms=terms,
-            summed=block.tiles.rows if rounds else 0, **_of_vertices(sums), **clock.seconds(),
+            sizes=sizes if rounds else None, summed=block.tiles.rows if rounds else 0, **_of_vertices(sums),
+            **clock.seconds(),
         )  # fmt: skip
 
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> VertexSums:

@@ -85,8 +85,9 @@ def test_sums_are_off_by_no_more_than_their_bounds(rows, layout, share) -> None:
     )
     gap = float(np.sum(true - conjugates + np.sum(A * scores, axis=1)))
     assert abs(sums.loss - sums.conjugate + sums.cross - gap) <= off * (sums.slack + off * sums.row_sq)
-    of_sum = certificate._gamma(sums.summed) * np.sqrt(sums.row_sq * sums.alpha_sq)
-    assert np.linalg.norm(sums.product - exactly(X.T, A)) <= of_sum
+    np.testing.assert_allclose(sums.sizes, sizes @ np.abs(A), rtol=1e-5)
+    of_sum = certificate._gamma(sums.summed) * sums.sizes
+    assert (np.linalg.norm(sums.product - exactly(X.T, A), axis=0) <= of_sum).all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
