@@ -20,9 +20,13 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from itertools import cycle
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +50,7 @@ from topline.pipeline.errors import CertificateMismatchError
 from topline.pipeline.options.problem import top_count
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
+from topline.solvers.crew import available_cores, one_blas_thread
 from topline.storage.models import ModelRecord
 from topline.storage.records import reading
 
@@ -169,21 +174,22 @@ def sums_of(stored: StoredModel, shape: tuple[int, ...] | None) -> CertificateSu
 
 def objective(stored: StoredModel) -> float:
     """Return P of the mean risk at a model's W, over its transformed training rows."""
-    sums, rows = sums_of(stored, None), stored.rows("train")
-    labels = rows.labels()
-    for first, last, unit in rows.tiles():
-        for start in range(first, last, TILE_ROWS):
-            stop = min(last, start + TILE_ROWS)
-            X = unit[start - first : stop - first].astype(np.float64)
-            sums.add(X, labels[start:stop], None, stored.W)
+    sums = sums_of(stored, None)
+    tiles = _tiles(stored, stored.rows("train"), None, None)
+    _add_tiles(sums, ((X, y, None) for X, y, _ in tiles), stored.W)
     return 0.5 * stored.model.record.lam * float(np.vdot(stored.W, stored.W)) + sums.loss_sum / sums.rows
 
+
+#: Some rows in float64, their labels, and their dual variables if they are stored.
+Tile: TypeAlias = tuple[Any, NDArray[Any], NDArray[Any] | None]
 
 # Most rows multiplied in float64 at once, most bytes of dense ones, since a training within a memory limit is
 # certified in the same process, and fewest rows.
 TILE_ROWS, TILE_BYTES, LEAST_ROWS = 4096, 1 << 23, 64
 # Rows that carry a kernel model stay in memory up to this size; beyond they are read again.
 HELD_BYTES = 1 << 28
+# Most bytes in the products of all cores.
+PARTS_BYTES = 1 << 28
 # Training multiplies in float32, so W(A) and P may differ from the record in the 7th digit.
 AGREEMENT = 1e-6
 
@@ -216,12 +222,33 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
             points, shares = _stored_cuts(stored)
             sums.point, sums.share = points[0], float(shares[0])
             sums.infeasibility, sums.tolerance = max(0.0, sums.share - 1.0, -sums.share), FEASIBLE[8]
-        for X, y, A in _tiles(stored, rows, kernel, progress):
-            sums.add(X, y, A, W)
+        _add_tiles(sums, _tiles(stored, rows, kernel, progress), W)
     certificate = _conclude(stored, W, sums, started)
     if store:
         record_if_possible(model_url, certificate, certificate=certificate.to_dict())
     return certificate
+
+
+def _add_tiles(sums: CertificateSums, tiles: Iterable[Tile], W: NDArray[np.float64]) -> None:
+    """Add all rows, on every core: tiles take turns among sums of which each has a thread."""
+    cores = max(1, min(available_cores(), PARTS_BYTES // max(W.nbytes, 1)))
+    parts, first = [sums.part() for _ in range(cores)], 0
+    adding: deque[Future[None]] = deque()
+    with ExitStack() as stack:
+        if cores > 1:
+            stack.enter_context(one_blas_thread())
+        threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in parts]
+        turns = cycle(zip(threads, parts, strict=True))
+        for (thread, part), (X, y, A) in zip(turns, tiles, strict=False):
+            # Every thread has a tile waiting, and no more are read.
+            if len(adding) == 2 * cores:
+                adding.popleft().result()
+            adding.append(thread.submit(part.add, first, X, y, A, W))
+            first += len(y)
+        for each in adding:
+            each.result()
+    for part in parts:
+        sums.take(part)
 
 
 def _kernel_rows(stored: StoredModel, training: TrainingRows) -> KernelRows:
@@ -266,7 +293,7 @@ def _add_top(
 
 def _tiles(
     stored: StoredModel, rows: TrainingRows, kernel: KernelRows | None, progress: Progress | None
-) -> Iterator[tuple[Any, NDArray[Any], NDArray[Any] | None]]:
+) -> Iterator[Tile]:
     """Yield all training rows in float64, or their kernel scores, with labels and dual variables."""
     labels, step = rows.labels(), TILE_ROWS
     if kernel is None and rows.dataset.info.layout == "dense":

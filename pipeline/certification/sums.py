@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -36,12 +36,16 @@ FEASIBLE = {8: 1e-9, 4: 2e-5}
 _SCORE_BYTES = 1 << 18
 
 
+# The sums over rows of `CertificateSums`, besides the product.
+_TOTALS = ("rows", "loss_sum", "shifted_sum", "conjugate", "penalty", "outside", "mass")
+
+
 @dataclass
 class CertificateSums:
     """Totals of one pass; means are taken at the end.
 
-    `weights` (n,) are the rows' weights, None for 1; rows are added in order.  `product` is X^T A, initially
-    0 if the pass must find a dual point, None if b replaces it.  That point is `share` times minus the
+    `weights` (n,) are the rows' weights, None for 1.  `product` is X^T A, initially 0 if the pass must find a
+    dual point, None if b replaces it.  That point is `share` times minus the
     gradients at the weights `point` (d, m), by default W; its b is `share` times theirs, a lower bound.
     """
 
@@ -62,11 +66,26 @@ class CertificateSums:
     point: NDArray[np.float64] | None = None
     share: float = 1.0
 
-    def add(self, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]) -> None:
-        """Add rows X (r, d) with labels y (r,) and any dual variables A (r, m)."""
-        scores, first = np.asarray(X @ W), self.rows
+    def part(self) -> CertificateSums:
+        """Return sums of the same kind that another thread adds other rows to; for `take`."""
+        return replace(self, product=None if self.product is None else np.zeros_like(self.product))
+
+    def take(self, part: CertificateSums) -> None:
+        """Add the sums of a part."""
+        for name in _TOTALS:
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+        self.infeasibility = max(self.infeasibility, part.infeasibility)
+        self.tolerance = max(self.tolerance, part.tolerance)
+        if self.product is not None and part.product is not None:
+            self.product += part.product
+
+    def add(
+        self, first: int, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]
+    ) -> None:
+        """Add rows X (r, d) from row `first` on, with labels y (r,) and any dual variables A (r, m)."""
+        scores = np.asarray(X @ W)
         self.rows += len(y)
-        weights = np.ones(len(y)) if self.weights is None else self.weights[first : self.rows]
+        weights = np.ones(len(y)) if self.weights is None else self.weights[first : first + len(y)]
         elsewhere = self.product is not None and self.point is not None and A is None
         points = np.asarray(X @ self.point) if elsewhere else scores
         alpha = np.empty_like(scores)

@@ -315,8 +315,8 @@ def test_a_smoothed_bound_below_the_gap_is_an_error(
     below = sound.smoothed_gap - sound.gap + share * sound.primal
     genuine = CertificateSums.add
 
-    def spoilt(self: CertificateSums, X: Any, *rest: Any) -> None:
-        genuine(self, X, *rest)
+    def spoilt(self: CertificateSums, first: int, X: Any, *rest: Any) -> None:
+        genuine(self, first, X, *rest)
         self.shifted_sum -= below * len(X)
 
     monkeypatch.setattr(CertificateSums, "add", spoilt)
@@ -401,36 +401,45 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "most"),
+    ("limits", "most", "cores"),
     [
-        ({"TILE_ROWS": 7}, 7),
-        ({"TILE_BYTES": 8 * 7 * 5, "LEAST_ROWS": 1}, 5),
-        ({"TILE_BYTES": 1, "LEAST_ROWS": 3}, 3),
+        ({"TILE_ROWS": 7}, 7, 1),
+        ({"TILE_BYTES": 8 * 7 * 5, "LEAST_ROWS": 1}, 5, 2),
+        ({"TILE_BYTES": 1, "LEAST_ROWS": 3}, 3, 3),
+        # Sums of one core take all the room for them.
+        ({"TILE_BYTES": 1, "LEAST_ROWS": 3, "PARTS_BYTES": 8 * 7 * 4}, 3, 1),
     ],
 )
 def test_many_or_wide_rows_are_certified_in_tiles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], most: int, cores: int
 ) -> None:
     store = open_store(tmp_path, create=True)
     X, labels = make_features(300, 6, 4)
     write_dataset(store, X, labels, np.zeros(300, dtype=np.int8))
     assert Dataset.open(store).info.n_rows == 300
-    url = trained(tmp_path, k=2, smoothing=0.3)
+    url = trained(tmp_path, k=2, smoothing=0.3, class_weight="balanced")
+    monkeypatch.setattr("topline.pipeline.certification.recompute.available_cores", lambda: 1)
     whole = certify(url, store=False)
+    monkeypatch.setattr(
+        "topline.pipeline.certification.recompute.available_cores",
+        lambda: max(cores, 3 * ("PARTS_BYTES" in limits)),
+    )
     for name, value in limits.items():
         monkeypatch.setattr(f"topline.pipeline.certification.recompute.{name}", value)
     # Of rows with 4 scores each the losses take 2 at a time, which leaves one for the last part.
     monkeypatch.setattr("topline.pipeline.certification.sums._SCORE_BYTES", 2 * 4 * 8)
-    add, sizes = CertificateSums.add, []
+    add, sizes, parts = CertificateSums.add, [], set()
 
-    def noted(self: CertificateSums, X: Any, *others: Any) -> None:
+    def noted(self: CertificateSums, first: int, X: Any, *others: Any) -> None:
         sizes.append(X.shape)
-        add(self, X, *others)
+        parts.add(id(self))
+        add(self, first, X, *others)
 
     monkeypatch.setattr(CertificateSums, "add", noted)
     tiled = certify(url, store=False)
     assert max(sizes) == (most, 7)
     assert sum(rows for rows, _ in sizes) == 300
+    assert len(parts) == cores
     assert tiled.primal == pytest.approx(whole.primal, rel=1e-12)
     assert tiled.dual == pytest.approx(whole.dual, rel=1e-12)
 
