@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import ModelWrapValidatorHandler, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from topline.pipeline.options.train import (
     PRECOMPUTED,
@@ -15,7 +15,6 @@ from topline.pipeline.options.train import (
     ProblemConfig,
     TrainConfig,
     option,
-    with_loss_of_k,
 )
 from topline.solvers.names import DEFAULT_LOSS, LOSS_RULES, LossRule
 
@@ -124,11 +123,6 @@ class SweepConfig(ProblemConfig):
     max_passes: int = option("Most passes over a fold's rows, for each cell", 3000, ge=1)
     resume: NonEmpty | None = option("Id of a stopped sweep to continue")
     train_best: bool = option("Train the best cell on all training rows at the end", False)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _with_loss(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        return with_loss_of_k(given, validate)
 
     @field_validator("C", mode="before")
     @classmethod

@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -72,18 +71,6 @@ def _transform_names(value: Any) -> Any:
     return () if value == ["none"] else value
 
 
-Validated = TypeVar("Validated", bound=BaseModel)
-
-
-def with_loss_of_k(given: Any, validate: Callable[[Any], Validated]) -> Validated:
-    """Return options with the top-k hinge, not counted as given, if they name a k and no loss."""
-    if not (isinstance(given, dict) and given.get("k") and "loss" not in given):
-        return validate(given)
-    made = validate({"loss": "topk_hinge", **given})
-    made.model_fields_set.discard("loss")
-    return made
-
-
 def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
@@ -138,6 +125,16 @@ class ProblemConfig(Options):
     )
     seed: int = option("Seed of the random numbers", 0, ge=0)
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_loss_of_k(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Return options with the top-k hinge, not counted as given, if they name a k and no loss."""
+        if not (isinstance(given, dict) and given.get("k") and "loss" not in given):
+            return validate(given)
+        made = validate({"loss": "topk_hinge", **given})
+        made.model_fields_set.discard("loss")
+        return made
+
 
 class TrainConfig(ProblemConfig):
     """One training run: the data, the problem and when to stop.
@@ -187,10 +184,10 @@ class TrainConfig(ProblemConfig):
     @model_validator(mode="wrap")
     @classmethod
     def _what_follows(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Transform no kernel values unless that is asked for, which is refused; k alone names its hinge."""
+        """Transform no kernel values unless that is asked for, which is refused."""
         if isinstance(given, dict) and given.get("kernel") == PRECOMPUTED:
             given = {"transforms": (), **given}
-        return with_loss_of_k(given, validate)
+        return validate(given)
 
     @model_validator(mode="after")
     def _parameters_fit_the_loss(self) -> TrainConfig:

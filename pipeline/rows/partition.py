@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -236,8 +236,20 @@ class TrainingRows:
         return stored if stop - start == last - first else stored[picked - start]
 
     def transformed(self, raw: Rows) -> Rows:
-        """Return stored rows as float32, transforms applied."""
-        return self._applied(raw, lambda rows: rows.astype(np.float32, copy=False))
+        """Return stored rows as float32, transforms applied.
+
+        They are made a cacheful at a time so that no array between goes through memory.
+        """
+        single = np.dtype(np.float32)
+        if not self._transforms:
+            return as_rows(raw, single)
+        if issparse(raw) or not len(raw):
+            return self._transforms.apply(as_rows(raw, single))
+        rows = np.empty((len(raw), self.shape[1]), dtype=single)
+        step = max(1, RUN_BYTES // (4 * max(raw.shape[1], self.shape[1])))
+        for low in range(0, len(raw), step):
+            rows[low : low + step] = self._transforms.apply(as_rows(raw[low : low + step], single))
+        return rows
 
     def read_batch(self, batch: int) -> Rows:
         """Return rows of `batch`: float32, transforms applied."""
@@ -249,21 +261,8 @@ class TrainingRows:
 
     def _ready(self, raw: Rows) -> Rows:
         """Return stored rows as slices give them."""
-        if raw.dtype == self.dtype and not self._transforms:
-            return raw
-        return self._applied(raw, lambda rows: as_rows(rows, np.dtype(np.float32)))
-
-    def _applied(self, raw: Rows, to_float32: Callable[[Rows], Rows]) -> Rows:
-        """Return transformed rows, made a cacheful at a time so that no array between goes through memory."""
-        if not self._transforms:
-            return to_float32(raw)
-        if issparse(raw) or not len(raw):
-            return self._transforms.apply(to_float32(raw))
-        rows = np.empty((len(raw), self.shape[1]), dtype=np.float32)
-        step = max(1, RUN_BYTES // (4 * max(raw.shape[1], self.shape[1])))
-        for low in range(0, len(raw), step):
-            rows[low : low + step] = self._transforms.apply(to_float32(raw[low : low + step]))
-        return rows
+        as_they_are = raw.dtype == self.dtype and not self._transforms
+        return raw if as_they_are else self.transformed(raw)
 
     def tiles(self, progress: Progress | None = None) -> Iterator[tuple[int, int, Rows]]:
         """Return all rows, as (start, stop, rows) batch by batch; advance `progress` after each."""
