@@ -18,7 +18,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from topline.storage.arrays import DualSource, StoredDuals
+from topline.storage.arrays import DualSource
 from topline.storage.arrays.duals import stored_rows
 from topline.storage.arrays.groups import ArrayGroup, whole_or_nothing, write_group
 from topline.storage.errors import (
@@ -119,7 +119,7 @@ class ModelRecord:
         return found
 
 
-class Model:
+class Model(ArrayGroup):
     """A published model, opened for reading; pickles by its URL, and is not pruned while open on a disk."""
 
     def __init__(self, store: Store, record: ModelRecord, entries: list[FileEntry]) -> None:
@@ -127,33 +127,14 @@ class Model:
         self.store = store
         self.record = record
         self.url = join(store.url, _MODELS.path(record.id))
-        self.files = FileSet(store, _arrays_folder(record.id), entries, f"model {record.id}")
-        self._group = ArrayGroup(self.files)
+        super().__init__(FileSet(store, _arrays_folder(record.id), entries, f"model {record.id}"))
 
     def __reduce__(self) -> tuple[object, ...]:
         return load_model, (self.url,)
 
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        """Names of its arrays, without the duals."""
-        return self._group.names
-
-    def array(self, name: str) -> NDArray[Any]:
-        """Return the array `name` after checking its digest; `NotFoundError` if there is none."""
-        return self._group.array(name)
-
-    @property
-    def has_duals(self) -> bool:
-        """Whether the dual variables were stored with it."""
-        return self._group.has_duals
-
-    def dual_blocks(self) -> StoredDuals:
-        """Return all dual variables, readable by rows; `NotFoundError` if none were stored."""
-        return self._group.duals
-
     def duals(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows start..stop-1 of the dual matrix A (n x m); `NotFoundError` if none were stored."""
-        return self._group.duals.rows(start, stop)
+        return self.dual_blocks().rows(start, stop)
 
 
 def save_model(

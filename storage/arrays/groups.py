@@ -356,36 +356,35 @@ class ArrayGroup:
     """A group, opened for reading."""
 
     def __init__(self, files: FileSet) -> None:
-        self._files = files
+        self.files = files
         self._duals: StoredDuals | None = None
 
     def check(self) -> None:
         """Raise `IntegrityError` if the group's metadata is damaged; `array` checks the rest."""
-        for path in self._files.by_path:
+        for path in self.files.by_path:
             if "/" not in path:
-                self._files.read(path)
+                self.files.read(path)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def arrays(self) -> tuple[str, ...]:
         """Names of the arrays, without the duals."""
-        found = {path.partition("/")[0] for path in self._files.by_path if "/" in path}
+        found = {path.partition("/")[0] for path in self.files.by_path if "/" in path}
         return tuple(sorted(found - {DUALS}))
 
     @property
     def has_duals(self) -> bool:
         """Whether dual variables were stored."""
-        return any(path.startswith(f"{DUALS}/") for path in self._files.by_path)
+        return any(path.startswith(f"{DUALS}/") for path in self.files.by_path)
 
-    @property
-    def duals(self) -> StoredDuals:
-        """The dual variables; `NotFoundError` if none were stored."""
+    def dual_blocks(self) -> StoredDuals:
+        """Return all dual variables, readable by rows; `NotFoundError` if none were stored."""
         if not self.has_duals:
-            raise NotFoundError(f"{self._files.owner} was stored without dual variables")
-        self._duals = self._duals or StoredDuals(self._files)
+            raise NotFoundError(f"{self.files.owner} was stored without dual variables")
+        self._duals = self._duals or StoredDuals(self.files)
         return self._duals
 
     def array(self, name: str) -> NDArray[Any]:
-        """Return the array `name`, with the SHA-256 of its files checked."""
-        if name not in self.names:
-            raise NotFoundError(f"{self._files.owner} has no array {name!r}; it has {', '.join(self.names)}")
-        return read_checked(self._files, name, f"{name} of {self._files.owner}")
+        """Return the array `name`, the SHA-256 of its files checked; `NotFoundError` if there is none."""
+        if name not in self.arrays:
+            raise NotFoundError(f"{self.files.owner} has no array {name!r}; it has {', '.join(self.arrays)}")
+        return read_checked(self.files, name, f"{name} of {self.files.owner}")

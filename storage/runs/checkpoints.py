@@ -45,7 +45,7 @@ class Checkpoint:
 
     def dual_blocks(self) -> StoredDuals:
         """Return all dual variables, readable as consecutive blocks (start, stop, rows) or by rows."""
-        return self._group.duals
+        return self._group.dual_blocks()
 
 
 def save_checkpoint(
@@ -106,8 +106,8 @@ def latest_checkpoint(
             group = ArrayGroup(files)
             group.check()
             if group.has_duals and check_duals:
-                group.duals.check()
-            arrays = {name: group.array(name) for name in group.names}
+                group.dual_blocks().check()
+            arrays = {name: group.array(name) for name in group.arrays}
         except (IntegrityError, NotFoundError) as error:
             skipped.append(str(error))
             continue
