@@ -117,8 +117,7 @@ def gradient_rows(
         _closed_rows(family.gradient, rows)
         return
     single = family.labels is Labels.ONE
-    column = form.column_where(alike=gammas[0] == gammas[1])
-    _envelope_rows(column, form.conjugate, rows, single, family.balanced, *gammas)
+    _envelope_rows(form.column, form.conjugate, rows, single, family.balanced, *gammas)
 
 
 @jit
@@ -299,8 +298,7 @@ def column_updates(
     alpha = np.empty_like(scores)
     # Stored labels are int32 too, so that one compiled function serves both.
     rows = labels.astype(np.int32)
-    column = form.column_where(alike=c_own is None)
-    update_rows(column, scores, rows, (curvature, own), form.rho, form.table, alpha)
+    update_rows(form.column, scores, rows, (curvature, own), form.rho, form.table, alpha)
     return alpha
 
 
