@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from distributed import Client
 
 from tests.processes import run_program
 from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, M, examples, loss_name, several_labels
-from topline.pipeline.cluster import DaskExecutor, open_cluster
-from topline.pipeline.options.train import ClusterConfig
+from topline.pipeline.cluster import DaskExecutor
 from topline.solvers.core.state import SolveResult, Status
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import Softmax, TopKHinge
@@ -22,12 +20,6 @@ from topline.solvers.run import solve
 
 X, Y = examples(n=120, d=6)
 TABLE, CODES = several_labels(Y)
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Client]:
-    with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
-        yield client
 
 
 def assert_the_same(client: Client, loss: Any, **options: Any) -> None:

@@ -200,14 +200,6 @@ def test_threads_of_this_process_and_workers_elsewhere_get_messages() -> None:
         assert not on_this_machine(client)
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Client]:
-    with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
-        assert client is not None
-        client.wait_for_workers(2, timeout=60)
-        yield client
-
-
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[SharedArray]:
     """The arrays that this process reads in memory."""
