@@ -498,30 +498,48 @@ class IterationRecord(HasObjective):
         return {**values, "activity": [worker.to_dict() for worker in self.activity]}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SolveResult(HasObjective):
-    """The result of a run, certified in float64 or with a bound of the rounding of float32 products.
+@dataclass(frozen=True, eq=False)
+class FinalValues(HasObjective):
+    """What a run comes to, certified in float64 or with a bound of the rounding of float32 products.
 
     Attributes
     ----------
     W : (d, m) float64, with the smallest measured P, W = 0 included; W(A) unless `W_dual` says otherwise.
-    A : (n, m) dual variables inside their domains, None if they were not kept or live in another process.
-        After an interruption they are those to continue from, perhaps rounded to float32.
     conjugate_mean : (1/n) sum b(alpha_i), linear term of the dual at A.
     objective : P(W) and D(A); primal, dual, gap, relative_gap, gap_kind and stationarity are attributes too.
         The gap is the true one, or "none" where the loss is not convex: D and gaps are then NaN and certify
         nothing, and stationarity is the only measure of W.
     smoothed_gap : the smoothed upper bound of the gap that the rounds reported; equal to `gap` if smoothing
         is 0.
+    W_dual : (d, m) float64, the W(A) with dual value D if it is not W; else None.
+    mean_sq_dual : |A|_F^2 / n of that A, where it is smoothed and not part of `conjugate_mean`.
+    found_at : the weights at which that A is a share of minus the gradients, if it was found so.
+    dual_share : that A as a multiple of the A that blocks keep.
+    """
+
+    W: Float64Array
+    conjugate_mean: float
+    objective: Objective
+    smoothed_gap: float
+    W_dual: Float64Array | None = None
+    mean_sq_dual: float = 0.0
+    found_at: FoundAt | None = None
+    dual_share: float = 1.0
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class SolveResult(FinalValues):
+    """The result of a run: its final values, and how it came to them.
+
+    Attributes
+    ----------
+    A : (n, m) dual variables inside their domains, None if they were not kept or live in another process.
+        After an interruption they are those to continue from, perhaps rounded to float32.
     status : how the run ended.
     passes, seconds : passes over the examples and seconds, over all resumptions.
     history : one record per round of this call; above 10,000 rounds an even selection, and the last.
     problem : the solved problem.
     state : state from which a further call continues exactly (with A as its duals).
-    W_dual : (d, m) float64, the W(A) with dual value D if it is not W; else None.
-    mean_sq_dual : |A|_F^2 / n of that A, where it is smoothed and not part of `conjugate_mean`.
-    found_at : the weights at which that A is a share of minus the gradients, if it was found so.
-    dual_share : that A as a multiple of the executor's.
     collapsed : whether W is 0, or under the average top-k risk no better, and 0 is within `tol` of the
         optimum: it separates no classes.  So it is with a small C, or with k below the examples that no W
         gets right.
@@ -537,21 +555,13 @@ class SolveResult(HasObjective):
     array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
     """
 
-    W: Float64Array
     A: FloatArray | None
-    conjugate_mean: float
-    objective: Objective
-    smoothed_gap: float
     status: Status
     passes: int
     seconds: float
     history: tuple[IterationRecord, ...]
     problem: Problem
     state: SolverState
-    W_dual: Float64Array | None = None
-    mean_sq_dual: float = 0.0
-    found_at: FoundAt | None = None
-    dual_share: float = 1.0
     collapsed: bool = False
     method: str = ""
     why: str = ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from topline.solvers.methods.auto import Auto, AutoMemory, Choice, begun_by, change_of_method, choose, priors
 from topline.solvers.methods.base import Advance, Measurement, Method
-from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.newton import Newton, NewtonMemory, ProximalNewton
 from topline.solvers.methods.quasi_newton import Lbfgs, LbfgsMemory
 from topline.solvers.methods.registry import (

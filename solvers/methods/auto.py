@@ -21,9 +21,9 @@ from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import FoundAt
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
-from topline.solvers.core.state import Point, SolverState, relative_gap
+from topline.solvers.core.state import FinalValues, Point, SolverState, relative_gap
 from topline.solvers.methods.base import Advance, Measurement, Method
-from topline.solvers.methods.certificate import FinalValues, final_values
+from topline.solvers.methods.certificate import final_values
 from topline.solvers.methods.dual_ascent import AscentMemory, DualAscent
 from topline.solvers.methods.newton import (
     Newton,

@@ -16,8 +16,8 @@ from topline.solvers.blocks.vertices import can_vanish
 from topline.solvers.core.answers import LossAnswer, VectorSums
 from topline.solvers.core.dual_points import DualPoint, PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import HasObjective, Objective, Point, SolverState
-from topline.solvers.methods.certificate import FinalValues, final_values, rebuild
+from topline.solvers.core.state import FinalValues, HasObjective, Objective, Point, SolverState
+from topline.solvers.methods.certificate import final_values, rebuild
 from topline.solvers.methods.step_rules import Direction
 from topline.solvers.operations import OperationRunner, Runner
 from topline.solvers.typing import Float64Array

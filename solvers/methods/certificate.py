@@ -16,7 +16,7 @@ import numpy as np
 
 from topline.solvers.core.dual_points import FoundAt, best_share
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.state import HasObjective, Objective, Point, SolverState
+from topline.solvers.core.state import FinalValues, Objective, Point, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations import Certified, Certify, Evaluate, OperationRunner, Rebuild, VertexSums
 from topline.solvers.typing import Float64Array
@@ -32,25 +32,6 @@ _LARGE_SMOOTH = 1 << 25
 _SLACK, _UNDERFLOW = 1.02, 1e-30
 #: Relative decrease of P from which a W of a round is measured again, for float64 and float32 products.
 _BETTER, _BETTER_32 = 1e-9, 1e-6
-
-
-@dataclass(frozen=True, eq=False)
-class FinalValues(HasObjective):
-    """The values of a run; gap is the true one, smoothed_gap its bound with smoothing.
-
-    `W_dual` is the W(A) that D belongs to, if it is not W, `conjugate_mean` and `mean_sq_dual` are its b and
-    |A|^2 / n, `dual_share` its share of the A that blocks keep, and `found_at` the weights at which it is a
-    share of minus the gradients.  If the loss is not convex b, D and the gaps are NaN.
-    """
-
-    W: Float64Array
-    conjugate_mean: float
-    objective: Objective
-    smoothed_gap: float
-    W_dual: Float64Array | None = None
-    mean_sq_dual: float = 0.0
-    found_at: FoundAt | None = None
-    dual_share: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ import numpy as np
 from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import PendingStep, Summed, best_multiple, best_share
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.state import Objective, Point, SolverState
+from topline.solvers.core.state import FinalValues, Objective, Point, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods.atoms import AtomRule, Atoms, Parts, most_atoms, rise_between
 from topline.solvers.methods.base import (
@@ -39,7 +39,7 @@ from topline.solvers.methods.base import (
     rises,
     stepped,
 )
-from topline.solvers.methods.certificate import DualSide, FinalValues, of_rows, with_best_primal
+from topline.solvers.methods.certificate import DualSide, of_rows, with_best_primal
 from topline.solvers.methods.step_rules import Direction, ExactStep, StepRule
 from topline.solvers.operations import (
     DirectionSums,

@@ -33,11 +33,10 @@ import numpy as np
 from topline.solvers.blocks.kernel import ITSELF, Change, Mark, PairValues, extrapolation_bytes
 from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import Objective, SolverState
+from topline.solvers.core.state import FinalValues, Objective, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods.atoms import Atoms, FullyCorrective
 from topline.solvers.methods.base import Advance, Measurement, Method
-from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.frank_wolfe import AtomFrankWolfe, FrankWolfe, Joined, Mixture
 from topline.solvers.operations import OperationRunner, PutInside, Runner
 from topline.solvers.operations.kernel import (

@@ -21,6 +21,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import (
     FINEST_TOL,
     Best,
+    FinalValues,
     IterationRecord,
     Objective,
     SolverState,
@@ -30,7 +31,7 @@ from topline.solvers.core.state import (
     Traffic,
 )
 from topline.solvers.errors import DualsReplacedError
-from topline.solvers.methods import Advance, FinalValues, Measurement, Method
+from topline.solvers.methods import Advance, Measurement, Method
 from topline.solvers.methods.base import no_step
 from topline.solvers.methods.certificate import as_measured
 from topline.solvers.operations import Operation, OperationRunner

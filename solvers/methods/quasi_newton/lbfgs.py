@@ -22,9 +22,9 @@ import numpy as np
 from topline.solvers.core.answers import VectorSums
 from topline.solvers.core.dual_points import FoundAt, best_multiple
 from topline.solvers.core.problem import Problem, inner, squared_norm
-from topline.solvers.core.state import Objective, SolverState
+from topline.solvers.core.state import FinalValues, Objective, SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, product_of, with_loss_at_zero
-from topline.solvers.methods.certificate import FinalValues, are_proven, of_answer
+from topline.solvers.methods.certificate import are_proven, of_answer
 from topline.solvers.methods.quasi_newton.memory import (
     STALLED,
     BestPoint,
