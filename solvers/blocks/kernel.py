@@ -17,10 +17,9 @@ of the picked rows, which is in memory.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,48 +67,32 @@ class PairValues(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
-    """Rows of a change of A, or of A itself, each times its weight.
-
-    Attributes
-    ----------
-    numbers : (r,) the rows, ascending.
-    X : (r, d) their features.
-    values : (r, m).
-    """
+class SomeRows:
+    """Rows of the problem: numbers (r,), ascending, and features (r, d); subclasses add what is theirs."""
 
     numbers: Int64Array
     X: Rows
-    values: FloatArray
 
-    def merge(self, other: Change) -> Change:
+    def merge(self, other: Self) -> Self:
         """Return the rows of both."""
-        return Change(
-            np.concatenate([self.numbers, other.numbers]),
-            stacked([self.X, other.X]),
-            np.concatenate([self.values, other.values]),
-        )
+        return type(self)(**{name: stacked([of, getattr(other, name)]) for name, of in vars(self).items()})
 
 
 @dataclass(frozen=True, eq=False)
-class PickedRows:
-    """Rows updated together: features (r, d), labels, weights, dual rows and scores (r, m)."""
+class Change(SomeRows):
+    """Rows of a change of A, or of A itself, each times its weight: `values` (r, m)."""
 
-    numbers: Int64Array
-    X: Rows
+    values: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class PickedRows(SomeRows):
+    """Rows updated together: labels, weights, dual rows and scores (r, m)."""
+
     y: IntArray
     weights: Float64Array
     A: FloatArray
     scores: FloatArray
-
-    def merge(self, other: PickedRows) -> PickedRows:
-        """Return the rows of both."""
-        joined = (
-            np.concatenate([getattr(self, name), getattr(other, name)])
-            for name in ("y", "weights", "A", "scores")
-        )
-        numbers = np.concatenate([self.numbers, other.numbers])
-        return PickedRows(numbers, stacked([self.X, other.X]), *joined)
 
 
 #: Rows and columns of a tile, whose values stay in a core's second-level cache between steps.
@@ -570,33 +553,24 @@ def row_gaps(
         gaps[i] = max(weights[i] * (losses[i] - value + 0.5 * terms.gamma * square + cross), 0.0)
 
 
-@jit
 def picked_rows(
-    gaps: Float64Array, first: int, rate: float, least: float, seed: int, round_: int, picked: Int64Array
-) -> tuple[int, float]:
-    """Write the picked rows; return their number, and the sum of the roots of all gaps above `least`.
+    gaps: Float64Array, first: int, rate: float, least: float, seed: int, round_: int
+) -> tuple[Int64Array, float]:
+    """Return the places of the picked rows, and the sum of the roots of all gaps above `least`.
 
     The draw is a hash of seed, round and the row's number, `first` + its place here.
     """
-    n_picked = 0
-    roots = 0.0
-    for i in range(len(gaps)):
-        if gaps[i] <= least:
-            continue
-        root = math.sqrt(gaps[i])
-        roots += root
-        if _uniform(first + i, seed, round_) < rate * root:
-            picked[n_picked] = i
-            n_picked += 1
-    return n_picked, roots
+    above = np.flatnonzero(gaps > least)
+    roots = np.sqrt(gaps[above])
+    return above[_uniform(first + above, seed, round_) < rate * roots], float(roots.sum())
 
 
-@jit
-def _uniform(row: int, seed: int, round_: int) -> float:
-    """Return a number in [0, 1) for a row in a round: SplitMix64 of the three."""
-    state = np.uint64(row) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(round_) * np.uint64(0xD1B54A32D192ED03)
-    state += np.uint64(seed) * np.uint64(0x8CB92BA72F3D8DD7) + np.uint64(0x9E3779B97F4A7C15)
+def _uniform(rows: Int64Array, seed: int, round_: int) -> Float64Array:
+    """Return a number in [0, 1) for each row in a round: SplitMix64 of the three."""
+    golden = 0x9E3779B97F4A7C15
+    rest = round_ * 0xD1B54A32D192ED03 + seed * 0x8CB92BA72F3D8DD7 + golden
+    state = rows.astype(np.uint64) * np.uint64(golden) + np.uint64(rest % 2**64)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    state = state ^ (state >> np.uint64(31))
-    return float(state >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+    state ^= state >> np.uint64(31)
+    return np.asarray((state >> np.uint64(11)) / 9007199254740992.0)

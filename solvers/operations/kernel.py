@@ -134,15 +134,11 @@ class PickRows(KernelOperation[PickedSums]):
             losses, gaps = problem.losses(S.copy(), tile.y), np.empty(len(S))
             terms = GapTerms(tile.weights, problem.smoothing, problem.own_share, form.table)
             row_gaps(form.conjugate, terms, A, S, losses, tile.y, gaps, sums)
-            places = np.empty(len(S), dtype=np.int64)
             first = block.start + tile.rows.start
-            count, roots_here = picked_rows(
-                gaps, first, self.rate, self.least, self.seed, self.mark.round, places
-            )
+            at, roots_here = picked_rows(gaps, first, self.rate, self.least, self.seed, self.mark.round)
             roots += roots_here
             active += int(np.count_nonzero(losses))
-            if count:
-                at = places[:count]
+            if len(at):
                 X = _sent(self.kernel, tile, at)
                 rows = PickedRows(first + at, X, tile.y[at], tile.weights[at], A[at], S[at])
                 picked = rows if picked is None else picked.merge(rows)
@@ -160,8 +156,8 @@ class PickRows(KernelOperation[PickedSums]):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TileChange(KernelAnswer):
-    """The change of the updated rows, a lower bound of the rise of n D, and the number of column updates."""
+class RowChange(KernelAnswer):
+    """A change of rows; of updated ones also a lower bound of the rise of n D, and how many were visited."""
 
     change: Change | None = merged_by(Change.merge)
     rise: float = 0.0
@@ -169,7 +165,7 @@ class TileChange(KernelAnswer):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class UpdateRows(KernelOperation[TileChange]):
+class UpdateRows(KernelOperation[RowChange]):
     """Let block `by` make exact column updates within the picked rows, and return their change.
 
     `values` (r, r) are the kernel values if features do not determine them, else None.
@@ -180,10 +176,10 @@ class UpdateRows(KernelOperation[TileChange]):
     seed: int = 0
     values: FloatArray | None = None
 
-    def answer_at(self, block: Block, here: KernelScores) -> TileChange:
+    def answer_at(self, block: Block, here: KernelScores) -> RowChange:
         """Return the change if this is block `by`."""
         if self.by != block.index:
-            return TileChange()
+            return RowChange()
         clock, rows, K = Clock(), self.rows, self.values
         if K is None:
             K = values_of(self.kernel, rows.X, rows.X, rows.numbers, rows.scores.dtype)
@@ -191,7 +187,7 @@ class UpdateRows(KernelOperation[TileChange]):
         random = np.random.default_rng((self.seed, self.mark.round))
         change, rise, visited = updated(block.problem, rows, K, random)
         clock.row_work()
-        return TileChange(change=change, rise=rise, visited=visited, **clock.seconds())
+        return RowChange(change=change, rise=rise, visited=visited, **clock.seconds())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -249,14 +245,7 @@ class SpreadChange(KernelOperation[KernelAnswer]):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class CollectedRows(KernelAnswer):
-    """Rows of A, or of a change of it, each times its weight."""
-
-    change: Change | None = merged_by(Change.merge)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class CollectRows(KernelOperation[CollectedRows]):
+class CollectRows(KernelOperation[RowChange]):
     """Return the non-zero rows start..stop-1 of A.
 
     With `vertices`, of the change since the last round of the vertices at the scores marked `mark`.
@@ -266,10 +255,10 @@ class CollectRows(KernelOperation[CollectedRows]):
     stop: int = 0
     vertices: bool = False
 
-    def answer_at(self, block: Block, here: KernelScores) -> CollectedRows:
+    def answer_at(self, block: Block, here: KernelScores) -> RowChange:
         """Return the rows that lie in a block."""
         if self.vertices and not here.holds_vertices(self.mark):
-            return CollectedRows(stale=block.stop - block.start)
+            return RowChange(stale=block.stop - block.start)
         found: Change | None = None
         for tile in block.tiles.read(here.dtype, self.start - block.start, self.stop - block.start):
             first = block.start + tile.rows.start
@@ -282,7 +271,7 @@ class CollectRows(KernelOperation[CollectedRows]):
             values = A[places] * tile.weights[places, None]
             part = Change(first + places, _sent(self.kernel, tile, places), values)
             found = part if found is None else found.merge(part)
-        return CollectedRows(change=found)
+        return RowChange(change=found)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
