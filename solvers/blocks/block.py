@@ -12,7 +12,7 @@ import numpy as np
 from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, FAR_AHEAD, ClassLists, fetch_listed
 from topline.solvers.core.answers import TileReader
 from topline.solvers.core.dual_points import PendingStep, step_number
-from topline.solvers.core.dual_rows import ByteBudget, DualStore, PackedStore, row_runs
+from topline.solvers.core.dual_rows import ByteBudget, DualStore, PackedStore
 from topline.solvers.core.problem import Problem, SelectedRows
 from topline.solvers.core.rows import Rows, RowSource, compute_dtype, read_slabs, slab_bounds
 from topline.solvers.errors import StateLostError, UnsupportedCombinationError
@@ -513,15 +513,6 @@ class Block:
         self.kept_duals, self.loaded = other.duals, other.loaded
         self._forget({"rows"})
         self._kept |= {kind: kept for kind, kept in other._kept.items() if kept.lasting == "duals"}
-
-    def copy_duals(self, source: Block, share: float, pending_step: PendingStep | None) -> None:
-        """Copy `share` times the dual variables of a block of the same rows and weights, after its step."""
-        theirs, mine = source.duals_after(pending_step).A, self.duals
-        for start, stop in row_runs(0, *theirs.shape):
-            rows = theirs[start:stop]
-            mine.load(start, rows if share == 1.0 else rows * rows.dtype.type(share))
-        self._forget({"rows"})
-        self.loaded = True
 
     def _forget(self, lasting: Collection[str]) -> None:
         """Drop kept values except those with the given lifetimes."""

@@ -463,16 +463,9 @@ class RowBlock:
         block, source = self._new(head), self._blocks.get(request.source)
         if source is None:
             return Answer()
-        if self._heads[request.source].column != head.column:
-            for start, stop in row_runs(self.start, self.stop, self.problem.m):
-                rows = source.dual_rows(request.pending_step, start, stop)
-                block.load_duals(start, np.asarray(rows * rows.dtype.type(request.share)))
-            return Answer()
-        if self._open is not None:
-            wide = [head.number] if source.duals.A.dtype == np.float64 else []
-            for _ in self._open.groups({head.number: block.duals}, wide, 1):
-                pass
-        block.copy_duals(source, request.share, request.pending_step)
+        for start, stop in row_runs(self.start, self.stop, self.problem.m):
+            rows = source.dual_rows(request.pending_step, start, stop)
+            block.load_duals(start, np.asarray(rows * rows.dtype.type(request.share)))
         return Answer()
 
     def _answered(
