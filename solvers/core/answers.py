@@ -143,12 +143,14 @@ class VectorSums(LossAnswer):
         change of sum b(alpha_i).
     alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
     u_sq : sum |u_i|^2.
+    alpha_sq : sum |alpha_i|^2; 0 where no A is kept, or nobody asks.
     """
 
     product: FloatArray
     conjugate_u: float = 0.0
     alpha_u: float = 0.0
     u_sq: float = 0.0
+    alpha_sq: float = 0.0
 
 
 #: (level, place) of a node of the tree over block indices.

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from topline.solvers.core.answers import VectorSums
 from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import PendingStep, Summed, best_multiple, best_share
 from topline.solvers.core.problem import Problem, squared_norm
@@ -42,12 +43,10 @@ from topline.solvers.methods.base import (
 from topline.solvers.methods.certificate import DualSide, of_rows, with_best_primal
 from topline.solvers.methods.step_rules import Direction, ExactStep, StepRule
 from topline.solvers.operations import (
-    DirectionSums,
     FindDirections,
     FindVertices,
     OperationRunner,
     Runner,
-    VertexSums,
 )
 
 #: Share of the gap by which float32 losses may disagree with the slope, which is the same number.
@@ -144,7 +143,7 @@ class FrankWolfe(Method):
 
 
 def _measured_by_duals(
-    problem: Problem, state: SolverState, stats: VertexSums | DirectionSums, *, lifted: bool
+    problem: Problem, state: SolverState, stats: VectorSums, *, lifted: bool
 ) -> Measurement:
     """Return the measurement of a W(A) whose loss is that at scores lifted by gamma A, or the true one.
 

@@ -27,7 +27,7 @@ from topline.solvers.operations.base import (
     most_open,
     parts_of,
 )
-from topline.solvers.operations.columns import DirectionSums, FindDirections
+from topline.solvers.operations.columns import FindDirections
 from topline.solvers.operations.moments import Moments, SumMoments
 from topline.solvers.operations.point import (
     Ascend,

@@ -455,16 +455,11 @@ class RowSets:
                 mine[rows] = theirs
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class DirectionSums(VectorSums):
-    """Sums over the directions of alpha_i; `loss` is the true one, `alpha_sq` sum |alpha_i|^2."""
-
-    alpha_sq: float = 0.0
-
-
 @dataclass(frozen=True, eq=False)
-class FindDirections(Operation[DirectionSums]):
+class FindDirections(Operation[VectorSums]):
     """Find a direction dA of A inside the active sets of the examples, at W (d, m), after the pending step.
+
+    The answer sums the directions; its `loss` is the true one.
 
     Attributes
     ----------
@@ -485,7 +480,7 @@ class FindDirections(Operation[DirectionSums]):
         """Whether the dual variables are in float64 afterwards."""
         return True
 
-    def answer(self, block: Block, crew: Crew) -> DirectionSums:
+    def answer(self, block: Block, crew: Crew) -> VectorSums:
         """Return the sums over the directions of the rows of a block, which wait for their step."""
         duals, problem, form = block.duals_after(self.pending_step), block.problem, block.problem.form
         duals.widen()
@@ -525,7 +520,7 @@ class FindDirections(Operation[DirectionSums]):
         alpha_sq = duals.squares(A, slice(None))
         clock.row_work()
         duals.changed(self.round)
-        return DirectionSums(
+        return VectorSums(
             rows=len(A),
             product=np.ascontiguousarray(product.T),
             conjugate_u=linear,
@@ -537,6 +532,6 @@ class FindDirections(Operation[DirectionSums]):
             **clock.seconds(),
         )
 
-    def through(self, run: Runner, view: MapView) -> DirectionSums:
+    def through(self, run: Runner, view: MapView) -> VectorSums:
         """Return the sums at weights V of a feature map, whose norm multiplies the curvature."""
         return Operation.through(replace(self, length=self.length / view.norm), run, view)

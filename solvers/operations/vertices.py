@@ -36,7 +36,6 @@ class VertexSums(VectorSums):
 
     Attributes
     ----------
-    alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
     openness : (m,) with an envelope an estimate of sum o_ij, from some rows of every tile: for the softmax
         sum p_ij (1 - p_ij), in general |u_ij| - u_ij^2.  None otherwise.
     openness_sq : estimate of the sum over rows of the squared sum over classes of their o_ij.
@@ -45,7 +44,6 @@ class VertexSums(VectorSums):
         the rounding of the loss has a bound; else 0 or None.
     """
 
-    alpha_sq: float = 0.0
     openness: Float64Array | None = None
     openness_sq: float = 0.0
     moments: Float64Array | None = None
