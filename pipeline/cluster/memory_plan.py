@@ -49,6 +49,8 @@ FILLED = 0.85
 FILLED_THERE = 0.7
 # Share of this machine's memory for a job without a limit.
 MACHINE_SHARE = 0.8
+# Features kept in memory by default without a limit: so much, or this share of this machine's memory.
+FREE_CACHE, CACHE_SHARE = 1 << 30, 0.25
 # Bytes per entry of dual variables and their change in float64.
 WHOLE_DUALS = 16
 
@@ -120,27 +122,29 @@ def room_for_rows(limit: int, workers: int | None, processes: int) -> int:
 
 
 def plan_memory(
-    limit: int | None, size: ProblemSize, workers: int, cache_bytes: int, *, processes: bool = True
+    limit: int | None, size: ProblemSize, workers: int, cache_bytes: int | None, *, processes: bool = True
 ) -> MemoryPlan:
     """Share `limit` bytes for a training run; raise `ConfigError` with the smallest limit if it is too small.
 
-    At most the requested `cache_bytes` are given.  Without `processes` the workers are threads of the
-    coordinator.  A limit of None means most of this machine's memory, and is never refused.
+    Features get at most `cache_bytes`; None means all that a limit leaves.  Without `processes` the workers
+    are threads of the coordinator.  A limit of None means most of this machine's memory, and is never
+    refused.
     """
     coordinator, worker = _coordinator(size, workers), _worker(size, workers, processes=processes)
+    cached = most_cached(cache_bytes, limit)
     least = coordinator + math.ceil(workers * worker / FILLED)
     if limit is None:
         share = (max(least, int(MACHINE_SHARE * MEMORY_LIMIT)) - coordinator) // workers
-        return MemoryPlan(None, *_budgets(share, worker, size, workers, cache_bytes))
+        return MemoryPlan(None, *_budgets(share, worker, size, workers, cached))
     if limit < least:
         _refuse(limit, least, workers)
     share = (limit - coordinator) // workers
-    budgets = _budgets(share, worker, size, workers, cache_bytes)
+    budgets = _budgets(share, worker, size, workers, cached)
     return MemoryPlan(share if processes else None, *budgets)
 
 
 def plan_alone(
-    limit: int | None, size: ProblemSize, threads: int, cache_bytes: int
+    limit: int | None, size: ProblemSize, threads: int, cache_bytes: int | None
 ) -> tuple[MemoryPlan, int]:
     """Share `limit` for training in one process without Dask; also return its threads, at most `threads`.
 
@@ -154,21 +158,23 @@ def plan_alone(
     else:
         _refuse(limit or 0, least, 1)
     taken = max(least, int(MACHINE_SHARE * MEMORY_LIMIT)) if limit is None else limit
-    return MemoryPlan(None, *_budgets((taken - alone) // count, own, size, count, cache_bytes)), count
+    cached = most_cached(cache_bytes, limit)
+    return MemoryPlan(None, *_budgets((taken - alone) // count, own, size, count, cached)), count
 
 
-def plan_on_workers(limits: Sequence[int], size: ProblemSize, cache_bytes: int) -> MemoryPlan:
+def plan_on_workers(limits: Sequence[int], size: ProblemSize, cache_bytes: int | None) -> MemoryPlan:
     """Return budgets on running workers, from their own limits (0 for none); nothing is refused."""
     if not limits or min(limits) == 0:
-        return MemoryPlan(None, cache_bytes, None)
+        return MemoryPlan(None, FREE_CACHE if cache_bytes is None else cache_bytes, None)
     # Only workers with blocks get a budget.
     workers = min(len(limits), size.blocks)
     worker = _worker(size, workers, processes=True)
-    return MemoryPlan(None, *_budgets(min(limits), worker, size, workers, cache_bytes, FILLED_THERE))
+    cached = most_cached(cache_bytes, min(limits))
+    return MemoryPlan(None, *_budgets(min(limits), worker, size, workers, cached, FILLED_THERE))
 
 
 def _budgets(
-    share: int, worker: int, size: ProblemSize, workers: int, cache_bytes: int, filled: float = FILLED
+    share: int, worker: int, size: ProblemSize, workers: int, cache_bytes: float, filled: float = FILLED
 ) -> tuple[int, int | None, int]:
     """Return bytes for features, for dual variables and for what the method keeps between requests.
 
@@ -185,7 +191,14 @@ def _budgets(
             duals = room // 2
         room -= whole if duals is None else duals
     kept = min(size.method.kept, room // 2)
-    return min(cache_bytes, room - kept), duals, kept
+    return int(min(cache_bytes, room - kept)), duals, kept
+
+
+def most_cached(cache_bytes: int | None, limit: int | None) -> float:
+    """Return the most bytes of features to keep in memory, within a limit or, with None, without one."""
+    if cache_bytes is not None:
+        return cache_bytes
+    return math.inf if limit is not None else max(FREE_CACHE, int(CACHE_SHARE * MEMORY_LIMIT))
 
 
 def _coordinator(size: ProblemSize, workers: int) -> int:

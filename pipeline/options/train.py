@@ -292,7 +292,11 @@ class ClusterConfig(Options):
         "Memory of all processes together, such as 6GiB; a running cluster keeps its own limits"
     )
     scheduler: NonEmpty | None = option("Address of a running Dask scheduler")
-    cache_bytes: int = option("Bytes of features kept in memory, all workers together", 1 << 30, ge=0)
+    cache_bytes: int | None = option(
+        "Bytes of features kept in memory, all workers together (default: what the memory limit leaves, or a"
+        " quarter of the memory)",
+        ge=0,
+    )
     worker_wait: float = option("Seconds to wait for a first worker", 60.0, gt=0.0)
     heartbeat_timeout: float = option(
         "Seconds without a heartbeat, or progress of its call, after which a worker is lost", 60.0, gt=0.0

@@ -32,7 +32,7 @@ from topline.pipeline.cluster import (
     takes_processes,
     worker_count,
 )
-from topline.pipeline.cluster.memory_plan import WHOLE_DUALS
+from topline.pipeline.cluster.memory_plan import WHOLE_DUALS, most_cached
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import RowMetric, row_metric
 from topline.pipeline.options import Cell, ClusterConfig, KernelChoice, SweepConfig, TrainConfig, Variant
@@ -489,7 +489,7 @@ class SharedMemory:
     def _beside_rows(self, at_once: int) -> MemoryPlan | None:
         """Return budgets for that many cells as arrays beside the rows, or None if they do not fit."""
         (n, d), m = self.rows.shape, self.rows.dataset.info.m
-        if self.cluster.cache_bytes < self.rows.nbytes:
+        if most_cached(self.cluster.cache_bytes, memory_limit(self.cluster.memory_limit)) < self.rows.nbytes:
             return None
         try:
             room = self._budgets(at_once, duals=False).cache_bytes

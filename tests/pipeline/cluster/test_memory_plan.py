@@ -51,6 +51,20 @@ def test_where_there_is_room_everything_is_kept_as_asked() -> None:
     assert plan_memory(4 * GIB, SMALL, 2, 0, processes=False).worker_bytes is None
 
 
+def test_features_have_by_default_what_a_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topline.pipeline.cluster.memory_plan.MEMORY_LIMIT", 16 * GIB)
+    free = replace(IMAGENET, keeps_duals=False)
+    room = plan_memory(6 * GIB, free, 2, 1 << 40)
+    assert room.cache_bytes > 2 * GIB
+    assert plan_memory(6 * GIB, free, 2, None) == room
+    assert plan_alone(6 * GIB, free, 2, None) == plan_alone(6 * GIB, free, 2, 1 << 40)
+    assert plan_on_workers([4 * GIB] * 2, free, None) == plan_on_workers([4 * GIB] * 2, free, 1 << 40)
+    # Others need their part of a machine, and of workers without limits nothing is known.
+    assert plan_memory(None, free, 2, None).cache_bytes == 4 * GIB
+    assert plan_alone(None, free, 2, None)[0].cache_bytes == 4 * GIB
+    assert plan_on_workers([4 * GIB, 0], free, None).cache_bytes == GIB
+
+
 def test_duals_of_one_block_are_arrays_where_extrapolation_fits_beside_them() -> None:
     """Its 256 MiB at most come off the features; several blocks do without it."""
     limit = 2 * GIB
