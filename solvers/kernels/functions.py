@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from topline.solvers.core.problem import positive_integer, positive_number
 from topline.solvers.core.rows import RowSource, is_sparse, squared_norms, without_repeats
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.names import not_known
@@ -28,23 +29,14 @@ _RULES = ("scale", "auto", "median")
 _TILE_ROWS, _SAMPLED_ROWS = 4096, 1000
 
 
-def real_number(value: Any) -> float | None:
-    """Return a finite number as a float, None for anything else."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
 def checked_gamma(gamma: Any, name: str) -> Gamma:
     """Return a valid gamma; InvalidProblemError for any other value."""
     if gamma is None or (isinstance(gamma, str) and gamma in _RULES):
         return gamma
-    number = real_number(gamma)
-    if number is None or number <= 0.0:
-        raise InvalidProblemError(
-            f'gamma of the kernel {name} is {gamma!r}; give a positive number, "scale", "auto" or "median"'
-        )
-    return number
+    try:
+        return positive_number(f"gamma of the kernel {name}", gamma)
+    except InvalidProblemError as refusal:
+        raise InvalidProblemError(f'{refusal}, "scale", "auto" or "median"') from None
 
 
 def gamma_of(gamma: Gamma, X: Any, power: int = 2) -> float:
@@ -305,16 +297,9 @@ class PolynomialKernel(_TiledKernel):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", checked_gamma(self.gamma, self.name))
-        if isinstance(self.degree, bool) or not isinstance(self.degree, int | np.integer) or self.degree < 1:
-            raise InvalidProblemError(
-                f"degree of the kernel polynomial is {self.degree!r}; give a whole number of at least 1"
-            )
-        coef0 = real_number(self.coef0)
-        if coef0 is None or coef0 < 0.0:
-            raise InvalidProblemError(
-                f"coef0 of the kernel polynomial is {self.coef0!r}; give a number of at least 0"
-            )
-        object.__setattr__(self, "degree", int(self.degree))
+        degree = positive_integer("degree of the kernel polynomial", self.degree)
+        coef0 = positive_number("coef0 of the kernel polynomial", self.coef0, or_zero=True)
+        object.__setattr__(self, "degree", degree)
         object.__setattr__(self, "coef0", coef0)
 
     def resolved(self, X: Any) -> Self:
@@ -477,8 +462,7 @@ class FeatureGroup:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.weight) and self.weight > 0.0):
-            raise InvalidProblemError(f"the weight of a group of features is {self.weight}; give one above 0")
+        positive_number("the weight of a group of features", self.weight)
         if self.start < 0 or (self.stop is not None and self.stop <= self.start):
             raise InvalidProblemError(
                 f"a group of features goes from {self.start} to {self.stop}; give one that is not empty"
