@@ -69,19 +69,6 @@ def bayes_error(p: Any, k: int) -> float:
     return float(1.0 - np.sort(p)[::-1][:k].sum())
 
 
-def expected_error(p: Any, scores: Any, k: int) -> float:
-    """Return the top-k error of scores (m,) at class probabilities p (m,); ties count as errors."""
-    p, g = probabilities(p), np.asarray(scores, dtype=np.float64)
-    ranks = (g[None, :] >= g[:, None]).sum(axis=1)
-    return float(p[ranks > k].sum())
-
-
-def population_risk(loss: Loss, p: Any, scores: Any) -> float:
-    """Return R at scores (m,) for any single-label loss, convex or not."""
-    p = probabilities(p)
-    return float(p @ _losses(loss, np.asarray(scores, dtype=np.float64), 0.0, "moreau")[0])
-
-
 def population_minimum(
     loss: Loss,
     p: Any,
