@@ -45,8 +45,9 @@ import numpy as np
 
 from topline.solvers.core.problem import inner, positive_integer, positive_number, squared_norm
 from topline.solvers.core.state import HasObjective, Objective, Status, StoppingCriteria, relative_gap
-from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import jit
+from topline.solvers.privileged.machines import checked_kernel_matrix
 from topline.solvers.typing import Float64Array, Int64Array
 
 
@@ -436,12 +437,9 @@ def _mean(found: TaskDuals) -> Objective:
 
 def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float64Array, Float64Array]:
     """Return K and the signs in float64; refuse invalid input."""
-    K, signs = (np.ascontiguousarray(values, dtype=np.float64) for values in (K, signs))
-    if K.ndim != 2 or K.shape[0] != K.shape[1] or not len(K):
-        raise InvalidProblemError(
-            f"the kernel matrix has the shape {K.shape}; give one row and one column per example"
-        )
-    if signs.ndim != 2 or signs.shape[0] != len(K) or not signs.shape[1]:
+    K = checked_kernel_matrix("the kernel matrix", K, len(K))
+    signs = np.ascontiguousarray(signs, dtype=np.float64)
+    if signs.ndim != 2 or signs.shape[0] != len(K) or not signs.size:
         raise InvalidProblemError(
             f"the labels have the shape {signs.shape}; give {len(K)} rows, as examples, and a column a task"
         )
@@ -449,8 +447,6 @@ def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float6
         raise InvalidProblemError(
             "the labels have values other than 1 and -1; give one of the two for each task"
         )
-    if not np.isfinite(K).all():
-        raise NonFiniteError("the kernel matrix holds NaN or infinity; scale the features")
     if float(np.diag(K).min()) < 0.0:
         raise InvalidProblemError(
             "the kernel matrix has a negative diagonal and is not positive semi-definite; give inner products"
