@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.errors import NonFiniteError
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.losses.base import Labels, LossForm
 from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
 from topline.solvers.projections.columns import ColumnProblem, column_workspace, linear_in_margins, room
-from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 
 class LossRows(NamedTuple):
@@ -274,34 +274,6 @@ def update_rows(
     keep(owners)
 
 
-def column_updates(
-    form: LossForm,
-    q: FloatArray,
-    y: IntArray,
-    c: float | Float64Array,
-    *,
-    c_own: float | Float64Array | None = None,
-) -> Float64Array:
-    """Return the dual rows (b, m) that maximise the restricted dual of each example.
-
-    q (b, m) are the scores without each example's own contribution, y (b,) own classes, or numbers of the
-    form's label sets; c is the curvature, one number or (b,), where 0 gives a maximising vertex, and c_own
-    that of alpha_y, at most c; None for c itself (the Moreau envelope).  The rows lie inside the domain of
-    the conjugate: alpha_j <= 0 for j != y and, but for one-vs-all, they sum to zero.  Raises
-    InvalidProblemError for shapes or labels that do not fit, NonFiniteError for NaN or infinity.
-    """
-    scores, labels = checked_rows(form.m, q, y, form.codes)
-    curvature = checked_curvature(c, len(labels))
-    own = curvature if c_own is None else checked_curvature(c_own, len(labels))
-    if (own > curvature).any():
-        raise InvalidProblemError("the curvature of the own class exceeds that of the others; it must not")
-    alpha = np.empty_like(scores)
-    # Stored labels are int32 too, so that one compiled function serves both.
-    rows = labels.astype(np.int32)
-    update_rows(form.column, scores, rows, (curvature, own), form.rho, form.table, alpha)
-    return alpha
-
-
 def nearest_rows(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
     """Return points of the domain nearest to the rows A (b, m) float64, up to rounding."""
     nearest = form.family.nearest or nearest_by_column
@@ -309,14 +281,25 @@ def nearest_rows(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
 
 
 def nearest_by_column(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
-    """Return the solutions of the column problem whose free solutions are the rows A (b, m)."""
+    """Return the solutions of the column problem whose free solutions are the rows A (b, m).
+
+    NonFiniteError for NaN or infinity.
+    """
+    if not np.isfinite(A).all():
+        raise NonFiniteError(
+            "the dual variables hold NaN or infinity; the features or the weights are out of range"
+        )
     # Scaling rows far above the margins, which the column problem adds again, keeps the digits of small ones.
     if form.needs_label_sets:
         own, size = np.zeros((len(A), 1)), np.abs(A).max(axis=1, keepdims=True, initial=0.0)
     else:
         own = size = np.take_along_axis(A, y[:, None].astype(np.int64), axis=1)
     c = _FAR / np.maximum(size, _TINY)
-    return column_updates(form, c * (own - A) - form.margin_rows(y), y, c[:, 0])
+    q = np.ascontiguousarray(c * (own - A) - form.margin_rows(y))
+    nearest = np.empty_like(q)
+    # Stored labels are int32 too, so that one compiled function serves both.
+    update_rows(form.column, q, y.astype(np.int32), (c[:, 0], c[:, 0]), form.rho, form.table, nearest)
+    return nearest
 
 
 def nearest_in_simplex(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
@@ -332,31 +315,3 @@ def nearest_in_simplex(form: LossForm, A: Float64Array, y: IntArray) -> Float64A
     np.negative(x, out=x)
     np.put_along_axis(x, own, mass, axis=1)
     return x
-
-
-def checked_curvature(c: float | Float64Array, rows: int) -> Float64Array:
-    """Return the curvature of each row; refuse negative or non-finite values."""
-    curvature = np.ascontiguousarray(np.broadcast_to(np.asarray(c, dtype=np.float64), (rows,)))
-    if not np.isfinite(curvature).all():
-        raise NonFiniteError("the curvature c holds NaN or infinity; the features or lambda are out of range")
-    if (curvature < 0).any():
-        raise InvalidProblemError(f"the curvature c is {curvature.min():g}; it must not be negative")
-    return curvature
-
-
-def checked_rows(
-    m: int, q: FloatArray, y: IntArray, codes: int | None = None
-) -> tuple[Float64Array, Int64Array]:
-    """Return checked scores and labels, 0 <= y < `codes` (default m): compiled code checks no index."""
-    codes = m if codes is None else codes
-    scores = np.ascontiguousarray(q, dtype=np.float64)
-    labels = np.ascontiguousarray(y, dtype=np.int64)
-    if scores.ndim != 2 or scores.shape[1] != m or labels.shape != (scores.shape[0],):
-        raise InvalidProblemError(f"scores {scores.shape} and labels {labels.shape} do not fit {m} classes")
-    if len(labels) and (labels.min() < 0 or labels.max() >= codes):
-        raise InvalidProblemError(
-            f"labels lie in {labels.min()}..{labels.max()}; give labels in 0..{codes - 1}"
-        )
-    if not np.isfinite(scores).all():
-        raise NonFiniteError("the scores hold NaN or infinity; the features or the weights are out of range")
-    return scores, labels

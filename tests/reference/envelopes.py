@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from topline.solvers.losses import LossForm, TopKEntropy
 from topline.solvers.losses.ranking import N_SUMS
-from topline.solvers.losses.rows import column_updates, gradient_rows
+from topline.solvers.losses.rows import gradient_rows, update_rows
 
 Array = NDArray[np.float64]
 
@@ -25,6 +25,25 @@ def envelope_losses(
     sums, codes = np.zeros(N_SUMS), np.asarray(y, dtype=np.int32)
     gradient_rows(form, rows, codes, np.ones(len(y)), (gamma, own), rows, sums, losses)
     return losses
+
+
+def column_updates(
+    form: LossForm, q: Array, y: NDArray[np.int_], c: float | Array, *, c_own: float | Array | None = None
+) -> Array:
+    """Return the dual rows (b, m) that maximise the restricted dual of each example.
+
+    q (b, m) are the scores without each example's own contribution, y (b,) own classes, or numbers of the
+    form's label sets; c is the curvature, one number or (b,), where 0 gives a maximising vertex, and c_own
+    that of alpha_y, at most c; None for c itself (the Moreau envelope).
+    """
+    scores = np.ascontiguousarray(q, dtype=np.float64)
+    curvatures = [np.ascontiguousarray(np.broadcast_to(np.float64(c), len(scores)))] * 2
+    if c_own is not None:
+        curvatures[1] = np.ascontiguousarray(np.broadcast_to(np.float64(c_own), len(scores)))
+    alpha = np.empty_like(scores)
+    codes = np.asarray(y, dtype=np.int32)
+    update_rows(form.column, scores, codes, (curvatures[0], curvatures[1]), form.rho, form.table, alpha)
+    return alpha
 
 
 def entropy_updates(q: Array, y: NDArray[np.int_], c: float | Array, k: int = 1) -> Array:

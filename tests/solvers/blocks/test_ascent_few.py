@@ -7,6 +7,7 @@ import pytest
 
 from tests.benchmarks.datasets import relu_features
 from tests.benchmarks.scale.gap_curve import features
+from tests.reference.envelopes import column_updates
 from topline import (
     MaxHinge,
     SerialExecutor,
@@ -36,7 +37,6 @@ from topline.solvers.core import rows
 from topline.solvers.core.dual_rows import ByteBudget, PackedStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses import OneVsAll
-from topline.solvers.losses.rows import column_updates
 from topline.solvers.operations import Ascend
 
 N, D, M = 60, 5, 30

@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 
 from tests.reference import losses as reference
+from tests.reference.envelopes import column_updates
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
@@ -26,7 +27,6 @@ from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.problem import Problem
 from topline.solvers.crew import Crew
 from topline.solvers.losses import OneVsAll
-from topline.solvers.losses.rows import column_updates
 from topline.solvers.methods import dual_ascent
 from topline.solvers.methods.dual_ascent import DualAscent
 from topline.solvers.operations import Ascend, Evaluate, Rebuild

@@ -10,6 +10,7 @@ import pytest
 from scipy import sparse
 
 from tests.reference import losses as reference
+from tests.reference.envelopes import column_updates
 from tests.solvers.problems import M, examples, loss_name
 from topline import (
     MaxHinge,
@@ -32,7 +33,6 @@ from topline.solvers.core import rows
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowRange
 from topline.solvers.crew import ALONE
-from topline.solvers.losses.rows import column_updates
 from topline.solvers.methods import dual_ascent
 from topline.solvers.methods.shared_work import MORE, SharedWork, fastest
 from topline.solvers.operations import Ascend

@@ -11,11 +11,11 @@ from scipy.special import entr, logsumexp, softmax
 from tests.reference import losses as reference
 from tests.reference import multilabel
 from tests.reference.columns import solved_column
-from tests.reference.envelopes import entropy_losses, entropy_updates, envelope_losses
+from tests.reference.envelopes import column_updates, entropy_losses, entropy_updates, envelope_losses
 from tests.reference.qp import minimise_qp
 from topline import LabelSets, MaxHinge, MultilabelHinge, MultilabelSoftmax, OneVsAll
 from topline.solvers.losses.ranking import B_U, LOSS, N_SUMS
-from topline.solvers.losses.rows import column_updates, gradient_rows, nearest_rows
+from topline.solvers.losses.rows import gradient_rows, nearest_rows
 
 M = 6
 #: Every set of up to M labels, the empty one first.
