@@ -6,7 +6,7 @@
 | `AtomFrankWolfe` | whole matrices U_t, for all examples together | new weights of the atoms, by their rule |
 | `ColumnFrankWolfe` | vertices of each example | away or pairwise in the set of each, of one length |
 
-The requests of a round are methods to override, as `topline.solvers.methods.kernel` does for kernels.
+The requests of a round of `AtomFrankWolfe` are methods to override, as `topline.solvers.methods.kernel` does.
 
 Sources: Tajima et al., algorithm 1; S. Lacoste-Julien, M. Jaggi, "On the global linear convergence of
 Frank-Wolfe optimization variants", NIPS 2015, algorithms 1 and 2; C. Lemarechal, A. Nemirovskii, Y. Nesterov,
@@ -85,7 +85,7 @@ class FrankWolfe(Method):
         return replace(measured, objective=objective, dual_point=Summed(share * point.W, share * linear))
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
-        """Step towards the vertex, which blocks take when they are asked next."""
+        """Step towards the vertex; blocks take the step when they are asked next."""
         before = measured.before
         direction = self.direction(problem, measured)
         step = self.rule.step(before.round, direction)
