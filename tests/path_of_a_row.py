@@ -91,10 +91,11 @@ def way_of_a_row() -> Way:
     """Follow a row from `solve` to the first update of a column of the dual variables."""
     y, loss = np.arange(ROWS) % 4, TopKHinge(2)
     X = np.eye(4, 6)[y] + np.linspace(-1.0, 1.0, 6 * ROWS).reshape(ROWS, 6)
-    column = loss.form(4).column._compiled.__code__
+    family = loss.form(4).family
+    updates = {each._compiled.__code__ for each in (family.column, family.column_alike) if each is not None}
     return followed(
         lambda: solve(X.astype(np.float32), y, loss, 0.05),
-        lambda frame: frame.f_code is column,
+        lambda frame: frame.f_code in updates,
         lambda _: True,
     )
 

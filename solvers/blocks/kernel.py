@@ -407,7 +407,7 @@ def updated(
 
     `K` (r, r) are the kernel values.  Returns the change, the rise of n D, and the number of column updates.
     """
-    column = problem.form.column
+    column = problem.form.column_where(alike=problem.smoothing_own == problem.smoothing)
     scores = np.ascontiguousarray(rows.scores.T)
     part = part_of(problem, KernelTile(K, scores), rows)
     everyone = order = part.rows

@@ -304,6 +304,8 @@ def vertices_of(problem: Problem, rows: int, *, smoothed: bool, crew: Crew = ALO
 
 #: Error of a score in units of rounding of |x_i| |w_j|, as the sum may cancel.
 _ROUNDINGS = 4.0
+#: Ranks up to which the least margins are kept by insertion; beyond it all are sorted.
+_FEW_RANKS = 32
 
 
 def can_vanish(form: LossForm) -> bool:
@@ -331,51 +333,120 @@ def least_stretch(
     `slack` comes from `slack_of`.  Returns inf if there is none; rows of weight 0 are ignored.  With a table
     of margins, and for hinges cut before they are summed, every margin counts.
     """
-    if not weights.all():
-        counted = weights > 0.0
-        scores, y, slack = scores[counted], y[counted], (slack[0][counted], slack[1])
-    ranks, own, (off, sizes) = form.family.ranks, (np.arange(len(y)), y), slack
-    # The most that a score may be, and the least that the own one is.
-    most, first = scores + np.outer(off, sizes), scores[own] - off * sizes[y]
+    ranks = form.family.ranks
     if ranks is None:
-        # Every class is to be ahead of 0 by 1 on its own rows, and behind by 1 on all others.
-        leads = -most
-        leads[own] = first
-        return _least_stretch(leads, np.ones(1), least, own_in_sort=False)
-    leads = first[:, None] - most
-    if form.table.size:
-        margins = form.table[y]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # With a margin of 0 a tie is enough.
-            tied = np.where(scores[own][:, None] >= scores, np.inf, -1.0)
-            leads = np.where(margins > 0.0, leads / margins, tied)
-    leads[own] = np.inf
+        return float(_stretched_apart(scores, y, weights, slack, least))
     summed = not ranks.hinge_first and form.margins is None
-    return _least_stretch(leads, form.rho if summed else np.ones(1), least, own_in_sort=ranks.own_in_sort)
+    rho = form.rho if summed else np.ones(1)
+    return float(_stretched(scores, y, weights, slack, form.table, rho, ranks.own_in_sort, least))
 
 
-def _least_stretch(leads: Float64Array, rho: Float64Array, least: float, *, own_in_sort: bool) -> float:
-    """Raise c by Newton steps on the sums over ranks, convex in c, of rows with these leads (r, m) over 1."""
-    c, count = least, min(len(rho), max(leads.shape[1] - 1, 1))
-    # A row whose least lead is 1 has no loss, at a larger c either.
-    lowest = leads.min(axis=1, keepdims=True)
-    short = np.flatnonzero(~(c * lowest >= 1.0))
-    if count == 1:
-        leads = lowest[short]
-    else:
-        leads = np.sort(np.partition(leads[short], count - 1, axis=1)[:, :count], axis=1)
-    weights = np.append(rho, 0.0)
-    while True:
-        violations = 1.0 - c * leads
-        # The own class has the violation 0, and a rank of its own where it is sorted with the others.
-        shares = weights[np.arange(count) + (own_in_sort & (violations <= 0.0))]
-        values, slopes = (shares * violations).sum(axis=1), (shares * leads).sum(axis=1)
-        left = ~(values <= 0.0)
-        if not left.any():
-            return c
-        if not (slopes[left] > 0.0).all():
-            return np.inf
-        longer = float((c + values[left] / slopes[left]).max())
-        if not longer > c:
-            return c
-        c = longer
+@jit
+def _stretched_apart(
+    scores: FloatArray, y: IntArray, weights: Float64Array, slack: tuple[Float64Array, Float64Array], c: float
+) -> float:
+    """Raise c until every class is ahead of 0 by 1 on its own rows, and behind by 1 on all others."""
+    off, sizes = slack
+    for i in range(len(y)):
+        if weights[i] == 0.0:
+            continue
+        for j in range(scores.shape[1]):
+            score = np.float64(scores[i, j])
+            ahead = (score if j == y[i] else -score) - off[i] * sizes[j]
+            if not ahead > 0.0:
+                return np.inf
+            c = max(c, 1.0 / ahead)
+    return c
+
+
+@jit
+def _stretched(
+    scores: FloatArray,
+    y: IntArray,
+    weights: Float64Array,
+    slack: tuple[Float64Array, Float64Array],
+    margins: Float64Array,
+    rho: Float64Array,
+    own_in_sort: bool,
+    c: float,
+) -> float:
+    """Raise c row by row, by Newton steps on the sum over ranks, which is convex in c."""
+    off, sizes = slack
+    ahead = np.empty(len(rho))
+    every = np.empty(scores.shape[1])
+    for i in range(len(y)):
+        if weights[i] == 0.0:
+            continue
+        held = _ahead(scores, i, y[i], margins, off[i], sizes, every)
+        held = _least(every, held, ahead)
+        while True:
+            value = slope = 0.0
+            for r in range(held):
+                violation = 1.0 - c * ahead[r]
+                rank = r + 1 if own_in_sort and violation <= 0.0 else r
+                if rank < len(rho):
+                    value += rho[rank] * violation
+                    slope += rho[rank] * ahead[r]
+            if value <= 0.0:
+                break
+            if not slope > 0.0:
+                return np.inf
+            longer = c + value / slope
+            if not longer > c:
+                break
+            c = longer
+    return c
+
+
+@jit
+def _ahead(
+    scores: FloatArray,
+    i: int,
+    label: int,
+    margins: Float64Array,
+    off: float,
+    sizes: Float64Array,
+    every: Float64Array,
+) -> int:
+    """Write the lead of the own class over the others, in margins; return their number.
+
+    With a margin of 0 a tie is enough.
+    """
+    held = 0
+    own = np.float64(scores[i, label])
+    for j in range(scores.shape[1]):
+        if j == label:
+            continue
+        other = np.float64(scores[i, j])
+        by = float(own - other - off * (sizes[label] + sizes[j]))
+        if margins.size:
+            if margins[label, j] == 0.0:
+                if own >= other:
+                    continue
+                by = -np.inf
+            else:
+                by /= margins[label, j]
+        every[held] = by
+        held += 1
+    return held
+
+
+@jit
+def _least(every: Float64Array, count: int, least: Float64Array) -> int:
+    """Write the least of the first `count` numbers in ascending order, as many as fit."""
+    if len(least) > _FEW_RANKS:
+        ascending = np.sort(every[:count])
+        held = min(count, len(least))
+        least[:held] = ascending[:held]
+        return held
+    held = 0
+    for j in range(count):
+        if held == len(least) and every[j] >= least[held - 1]:
+            continue
+        p = min(held, len(least) - 1)
+        while p > 0 and least[p - 1] > every[j]:
+            least[p] = least[p - 1]
+            p -= 1
+        least[p] = every[j]
+        held = min(held + 1, len(least))
+    return held

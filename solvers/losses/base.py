@@ -108,6 +108,7 @@ class Family:
     column : the column update, which yields value, gradient, envelope and vertices; None without a dual
         problem (`gradient` is then required).
     conjugate : -Phi*(-alpha); None with `column`.
+    column_alike : a simpler column update for equal curvatures of all classes, if any.
     linear : whether the conjugate is linear on the domain, as for every hinge.
     smooth : whether the unsmoothed loss is differentiable.
     gradient : the loss itself where a closed form is faster than the column update with c = 0.
@@ -132,6 +133,7 @@ class Family:
     name: str
     column: JitFunction | None
     conjugate: JitFunction | None
+    column_alike: JitFunction | None = None
     linear: bool = False
     smooth: bool = False
     gradient: JitFunction | None = None
@@ -218,6 +220,10 @@ class LossForm:
     def column(self) -> JitFunction:
         """The compiled column update."""
         return self._of_a_dual(self.family.column)
+
+    def column_where(self, *, alike: bool) -> JitFunction:
+        """Return the column update, in its simpler form if all curvatures are `alike`."""
+        return (self.family.column_alike if alike else None) or self.column
 
     @property
     def conjugate(self) -> JitFunction:

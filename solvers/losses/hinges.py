@@ -30,6 +30,7 @@ from topline.solvers.losses.base import (
 from topline.solvers.losses.rows import conjugate_function, hinge_conjugate, nearest_in_simplex
 from topline.solvers.projections.columns import largest_values
 from topline.solvers.projections.isotonic import (
+    wtopk_alike_column,
     wtopk_column,
     wtopk_others_column,
     wusunier_column,
@@ -57,7 +58,7 @@ def _polyhedral_conjugate(alpha: Any, y: Any, table: Any) -> Any:
 #: Any hinge over one rank.
 MAX = Family("max_hinge", simplex_column, hinge_conjugate, linear=True, ranks=Ranks())
 SUM_THEN_HINGE = Family(
-    "sum_then_hinge", wtopk_column, hinge_conjugate, linear=True,
+    "sum_then_hinge", wtopk_column, hinge_conjugate, column_alike=wtopk_alike_column, linear=True,
     ranks=Ranks(), of_one_rank=MAX,
 )  # fmt: skip
 HINGE_THEN_SUM = Family(

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topline.solvers.jit_cache import borrowed, jit, keep
-from topline.solvers.projections.columns import largest_values, room, sort_decreasing
+from topline.solvers.projections.columns import room, sort_decreasing
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: Running maxima of `_least_of_lanes`: the float32 lanes of a wide register.
+#: Running maxima of `_largest_by_lanes`: the float32 lanes of a wide register.
 LANES = 16
-#: Where the ranks are more than one in so many classes, all are sorted.
-_MOST = 4
+#: From this many ranks on, sorting all classes is faster than insertion into a short list.
+SORT_FROM = 48
 
 #: Positions in the sums that `rank_rows` adds to; whoever holds A adds ALPHA_U.
 LOSS, B_U, U_SQ, ALPHA_U, ACTIVE = range(5)
@@ -28,21 +28,54 @@ N_SUMS = 5
 _NOT_ASKED = np.empty(0)
 
 
-@jit
-def _least_of_largest(row: Any, keys: Any, lanes: Any) -> Any:  # noqa: ARG001 - one signature for both
-    """Return the len(keys)-th largest of a row, or minus infinity if most would reach it."""
-    if _MOST * len(keys) >= len(row):
-        return -np.inf
-    largest_values(row, len(row), len(keys), -1, keys)
-    return keys[len(keys) - 1]
+@jit(fastmath={"contract"})
+def _insert(key: Any, label: Any, keys: Any, labels: Any, filled: int) -> None:
+    """Insert a key after keys of at least its value, in a list whose first `filled` places are taken."""
+    place = min(filled, len(keys) - 1)
+    while place > 0 and key > keys[place - 1]:
+        keys[place] = keys[place - 1]
+        labels[place] = labels[place - 1]
+        place -= 1
+    keys[place] = key
+    labels[place] = label
 
 
 @jit(fastmath={"contract"})
-def _least_of_lanes(row: Any, keys: Any, lanes: Any) -> Any:
-    """Return the len(keys)-th largest of LANES running maxima of a long row, almost without branches.
+def _largest_by_insertion(row: Any, keys: Any, labels: Any) -> None:
+    """Write the len(keys) largest of a row in decreasing order; ties go to the lower class."""
+    if len(keys) == 1:
+        _largest(row, keys, labels)
+        return
+    for j in range(len(keys)):
+        _insert(row[j], j, keys, labels, j)
+    for j in range(len(keys), len(row)):
+        if not row[j] <= keys[-1]:
+            _insert(row[j], j, keys, labels, len(keys))
 
-    It is at most the len(keys)-th largest of the row, and few other keys pass it.
-    """
+
+@jit(fastmath={"contract"})
+def _largest(row: Any, keys: Any, labels: Any) -> None:
+    """Write the largest of a row without data-dependent branches."""
+    key, label = row[0], 0
+    for j in range(1, len(row)):
+        higher = not row[j] <= key
+        key = row[j] if higher else key
+        label = j if higher else label
+    keys[0], labels[0] = key, label
+
+
+@jit(fastmath={"contract"})
+def _collect(row: Any, bound: float, low: int, high: int, candidates: Any, found: int) -> int:
+    """Append the classes low..high-1 whose key reaches the bound; return the new number of candidates."""
+    for j in range(low, high):
+        candidates[found] = j
+        found += row[j] >= bound
+    return found
+
+
+@jit(fastmath={"contract"})
+def _lower_bound(row: Any, keys: Any, lanes: Any) -> None:
+    """Write the len(keys) largest of LANES running maxima of the row to keys, in decreasing order."""
     for lane in range(LANES):
         lanes[lane] = row[lane]
     for low in range(LANES, len(row) - LANES + 1, LANES):
@@ -58,21 +91,18 @@ def _least_of_lanes(row: Any, keys: Any, lanes: Any) -> Any:
             higher = key > listed
             keys[place] = key if higher else listed
             key = listed if higher else key
-    return keys[len(keys) - 1]
 
 
 @jit(fastmath={"contract"})
-def _collect(row: Any, bound: float, low: int, high: int, candidates: Any, found: int) -> int:
-    """Append the classes low..high-1 whose key reaches the bound; return the new number of candidates."""
-    for j in range(low, high):
-        candidates[found] = j
-        found += row[j] >= bound
-    return found
+def _largest_by_lanes(row: Any, keys: Any, labels: Any, lanes: Any, candidates: Any) -> None:
+    """Write the few largest of a long row, almost without data-dependent branches.
 
-
-@jit(fastmath={"contract"})
-def _reaching(row: Any, bound: float, candidates: Any) -> int:
-    """Write the classes whose key reaches the bound; return their number."""
+    The len(keys)-th largest of LANES running maxima is a lower bound that few other keys pass.
+    """
+    _lower_bound(row, keys, lanes)
+    # Stored in the row's own precision, so that comparisons need no conversion.
+    lanes[0] = keys[-1]
+    bound = lanes[0]
     found = 0
     whole = len(row) - len(row) % LANES
     for low in range(0, whole, LANES):
@@ -81,7 +111,21 @@ def _reaching(row: Any, bound: float, candidates: Any) -> int:
             passing += row[low + lane] >= bound
         if passing > 0:
             found = _collect(row, bound, low, low + LANES, candidates, found)
-    return _collect(row, bound, whole, len(row), candidates, found)
+    found = _collect(row, bound, whole, len(row), candidates, found)
+    keys[:] = -np.inf
+    labels[:] = 0
+    for e in range(found):
+        label = candidates[e]
+        key = np.float64(row[label])
+        higher = False
+        for place in range(len(keys)):
+            listed, listed_label = keys[place], labels[place]
+            # A displaced entry came before its equals, so it stays in front of them.
+            higher = higher | (key > listed)
+            keys[place] = key if higher else listed
+            labels[place] = label if higher else listed_label
+            key = listed if higher else key
+            label = listed_label if higher else label
 
 
 class RankRule(NamedTuple):
@@ -125,40 +169,57 @@ def rank_rows(
     Writes `ranked` (b, L) and `counts` (b,).  Adds w_i times Phi, b(u_i) and |u_i|^2, and the number of rows
     with u_i != 0.  `losses` (b,), if given, receives the loss of each row.
     """
-    few = len(rule.rho) <= LANES and scores.shape[1] >= 2 * LANES
+    m, size = scores.shape[1], len(rule.rho)
     # Only the function that is called gets compiled.
-    bound = _least_of_lanes if few else _least_of_largest
-    _rank_rows(bound, scores, rule, _Rows(y, weights, ranked, counts, sums, losses))
+    if size >= SORT_FROM:
+        rank = _rank_by_sort
+    elif size > LANES or m < 2 * LANES:
+        rank = _rank_by_insertion
+    else:
+        rank = _rank_by_lanes
+    rank(scores, rule, _Rows(y, weights, ranked, counts, sums, losses))
 
 
 @jit(fastmath={"contract"})
-def _rank_rows(bound: Any, scores: Any, rule: Any, rows: Any) -> None:
-    """Rank rows by sorting the classes that reach a lower bound of the last that counts."""
-    n, m = scores.shape
-    spare = np.empty(LANES, dtype=scores.dtype), np.empty(m + 1, dtype=np.int64)
-    owners = room(len(rule.rho)), room(m), spare, scores, rule, rows
-    keys, values, lanes, candidates = (
-        borrowed(owners[0]),
-        borrowed(owners[1]),
-        borrowed(spare[0]),
-        borrowed(spare[1]),
-    )
-    scores, rule, rows = borrowed(scores), borrowed(rule), borrowed(rows)
-    for i in range(n):
-        row, labels = scores[i], rows.ranked[i]
-        own_score = _prepare_row(row, rows.y[i], rule)
-        # Stored in the row's own precision, so that comparisons need no conversion.
-        lanes[0] = bound(row, keys, lanes)
-        found = _reaching(row, lanes[0], candidates)
-        for e in range(found):
-            values[e] = row[candidates[e]]
-        sort_decreasing(values, candidates, found)
-        keys[:] = -np.inf
-        labels[:] = 0
-        for place in range(min(found, len(keys))):
-            keys[place], labels[place] = values[place], candidates[place]
+def _rank_by_insertion(scores: Any, rule: Any, rows: Any) -> None:
+    """Rank rows by insertion into a list."""
+    owners = room(len(rule.rho)), scores, rule, rows
+    keys, scores, rule, rows = borrowed(owners[0]), borrowed(scores), borrowed(rule), borrowed(rows)
+    for i in range(scores.shape[0]):
+        own_score = _prepare_row(scores[i], rows.y[i], rule)
+        _largest_by_insertion(scores[i], keys, rows.ranked[i])
         _write_row(i, keys, own_score, rule, rows)
     keep(owners)
+
+
+@jit(fastmath={"contract"})
+def _rank_by_lanes(scores: Any, rule: Any, rows: Any) -> None:
+    """Rank rows for few ranks of many classes."""
+    spare = np.empty(LANES, dtype=scores.dtype), np.empty(scores.shape[1] + 1, dtype=np.int32)
+    owners = room(len(rule.rho)), spare, scores, rule, rows
+    keys, lanes, candidates = borrowed(owners[0]), borrowed(spare[0]), borrowed(spare[1])
+    scores, rule, rows = borrowed(scores), borrowed(rule), borrowed(rows)
+    for i in range(scores.shape[0]):
+        own_score = _prepare_row(scores[i], rows.y[i], rule)
+        _largest_by_lanes(scores[i], keys, rows.ranked[i], lanes, candidates)
+        _write_row(i, keys, own_score, rule, rows)
+    keep(owners)
+
+
+@jit(fastmath={"contract"})
+def _rank_by_sort(scores: Any, rule: Any, rows: Any) -> None:
+    """Rank rows for many ranks, by a stable sort of all classes."""
+    keys, m = room(len(rule.rho)), scores.shape[1]
+    values, order = room(m), np.empty(m, dtype=np.int64)
+    for i in range(scores.shape[0]):
+        row, labels = scores[i], rows.ranked[i]
+        own_score = _prepare_row(row, rows.y[i], rule)
+        for j in range(m):
+            values[j], order[j] = row[j], j
+        sort_decreasing(values, order, m)
+        for place in range(len(keys)):
+            keys[place], labels[place] = values[place], order[place]
+        _write_row(i, keys, own_score, rule, rows)
 
 
 @jit(fastmath={"contract"})

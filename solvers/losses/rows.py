@@ -117,7 +117,8 @@ def gradient_rows(
         _closed_rows(family.gradient, rows)
         return
     single = family.labels is Labels.ONE
-    _envelope_rows(form.column, form.conjugate, rows, single, family.balanced, *gammas)
+    column = form.column_where(alike=gammas[0] == gammas[1])
+    _envelope_rows(column, form.conjugate, rows, single, family.balanced, *gammas)
 
 
 @jit

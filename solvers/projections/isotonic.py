@@ -30,17 +30,25 @@ As max(0, b_j - max(T, v_j)) = b_j - max(v_j, min(T, b_j)), this is the search f
 
 The weighted top-k hinge projects on conv({0} u P(rho)), with the own class in the sort:
 
-    min over beta in t P(rho), 0 <= t <= 1, of (c/2)|x|^2 + (c_y/2) S^2 - <b, x>,   x = beta without the own
-    class y, S = sum x,   b_j = delta_j + q_j - q_y,
+    min over beta in t P(rho), 0 <= t <= 1, of (c/2)(|x|^2 + S^2) - <b, x>,   x = beta without the own class
+    y, S = sum x,   b_j = delta_j + q_j - q_y.
 
-where c_y = c for the Moreau envelope and c = c_y + gamma where only the other classes are smoothed (Lapin's
-thesis, prop. 6.2).  Let T = c_y S be the level of the own class.  For fixed t, classes above that level take
-the ranks from 1 on, classes below it the ranks after the own class's, and those between share its value: with
-w+ and w- the isotonic regressions of the sorted b - c t rho_1.. and b - c t rho_2.., the solution is
-v_j = max(w+_j, min(T, w-_j)).  Then S(T) = sum (b_j - v_j) / c is non-increasing, so T = c_y S(T) has one
-root between two breakpoints.  The derivative of the minimum in t is -H(t), H(t) = sum_j rho_j (v_[j] - T),
-non-increasing and piecewise linear.  So t = 0 if H(0) <= 0, t = 1 if H(1) >= 0, and else t is the root of H:
-Newton's method on the pieces, bisection as a safeguard.
+Keeping beta_y and writing S = t R - beta_y with R = sum rho makes it, for fixed t, the Euclidean projection
+of p_j = b_j / c, p_y = t R on the permutahedron t P(rho): one isotonic regression v (in units of b here).
+The derivative of the minimum in t is -H(t), H(t) = sum_j rho_j v_[j] - R v_y, non-increasing and piecewise
+linear.  So t = 0 if H(0) <= 0, t = 1 if H(1) >= 0, and else t is the root of H: Newton's method on the
+pieces, bisection as a safeguard.
+
+Where only the other classes are smoothed (Lapin's thesis, prop. 6.2: c = c_y + gamma) the own class has
+another curvature,
+
+    min over beta in t P(rho), 0 <= t <= 1, of (c/2)|x|^2 + (c_y/2) S^2 - <b, x>.
+
+Let T = c_y S be the level of the own class.  Classes above that level take the ranks from 1 on, classes below
+it the ranks after the own class's, and those between share its value: with w+ and w- the isotonic regressions
+of the sorted b - c t rho_1.. and b - c t rho_2.., the common solution is v_j = max(w+_j, min(T, w-_j)).  Then
+S(T) = sum (b_j - v_j) / c is non-increasing, so T = c_y S(T) has one root between two breakpoints, and t
+follows from H(t) = sum_j rho_j (v_[j] - T).
 """
 
 from __future__ import annotations
@@ -277,48 +285,61 @@ def wusunier_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 @column_function
 def wtopk_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Solve it for any c_own, with c_own = c for the Moreau envelope; returns t first."""
+    """Solve it for any c_own; returns t first.  Both algorithms are compiled."""
+    if problem.c_own == problem.c:
+        return _one_curvature(problem)
+    return _two_curvatures(problem)
+
+
+@column_function
+def wtopk_alike_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve it for c_own = c, the Moreau envelope."""
+    return _one_curvature(problem)
+
+
+@jit
+def _one_curvature(problem: ColumnProblem) -> tuple[float, int, bool]:
     problem = borrowed(problem)
-    y, c, c_own, rho, out, work = (
-        problem.y, problem.c, problem.c_own, problem.rho, problem.out, problem.work
-    )  # fmt: skip
+    y, c, rho, out, work = problem.y, problem.c, problem.rho, problem.out, problem.work
     values, index = work[0], problem.index_work[0]
+    blocks = Blocks(values, problem.index_work[1], work[1], work[2])
     b = violations(problem)
     m = b.shape[0]
     out[:] = 0.0
     top = largest_other(b, y)
     if not top > 0.0:
         return 0.0, 0, True
-    # The optimum has c |x|^2 + c_own S^2 <= <b, x> <= top S, with |x|^2 >= S^2 / m and S >= t rest.
-    bent = (c / m + c_own) * (rho.sum() - rho[0])
-    limit = 1.0 if bent <= top else min(1.0, top / bent * (1.0 + 4.0 * _EPS))
+    total = rho.sum()
+    # S >= t rest, and the optimum has c S^2 <= <b, x> <= top S.
+    rest = total - rho[0]
+    limit = 1.0 if c * rest <= top else min(1.0, top / (c * rest) * (1.0 + 4.0 * _EPS))
     theta = mass_threshold(b, m, y, c * limit, rho, work[3])
     reached = few_largest(b, m, y, theta, rho.shape[0], work[3])
     n = sorted_candidates(b, y, reached, problem)
     if loss_of_sorted(values, n, rho) <= 0.0:
         return 0.0, 0, True
-    plus = Blocks(values, problem.index_work[1], work[1], work[2])
-    minus = Blocks(values, problem.index_work[2], work[3], work[4])
-    ratio = 1.0 if c_own == c else c_own / c
+    at = n
+    index[n] = y
     t = limit
     low = 0.0
     high = np.inf
-    counts, own = (0, 0), (0.0, 0, 0)
+    count = 0
     for _ in range(MAX_EVALUATIONS):
-        counts = pool_blocks(plus, n, rho, c * t), pool_blocks(minus, n, rho[1:], c * t)
-        own = _own_level((plus, minus), counts, n, c * t, ratio)
-        last = max(plus.start[counts[0]], minus.start[counts[1]], own[2] if own[1] < own[2] else 0)
-        if reached > theta and last >= n:
-            # The last block, or the classes at the level of the own one, may continue.
+        at = _place_own_class(values, index, n + 1, at, c * t * total)
+        count = pool_blocks(blocks, n + 1, rho, c * t)
+        if blocks.start[count] >= n and reached > theta:
+            # The last block may continue.
             reached = theta
             n = sorted_candidates(b, y, theta, problem)
-            continue
-        h, slope, scale = _derivative_at_level((plus, minus), counts, c, t, ratio, own)
-        t, low, high, moved = next_scale(t, h, slope, 16.0 * _EPS * scale, low, high, 1.0)
+            index[n] = y
+            at = _place_own_class(values, index, n + 1, n, c * t * total)
+            count = pool_blocks(blocks, n + 1, rho, c * t)
+        h, slope, scale = _derivative(blocks, count, at, c, t, total)
+        t, low, high, moved = next_scale(t, h, slope, 8.0 * _EPS * scale, low, high, 1.0)
         if not moved:
             break
-    out[y], support, apart = _write_around((plus, minus), counts, own, index, c, t, out)
-    return t, support, apart and t == 1.0
+    out[y], support, vertex = write_blocks(blocks, (count, 0, n + 1), index, c, t, y, out)
+    return t, support, vertex and t == 1.0
 
 
 @jit
@@ -334,6 +355,88 @@ def loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
         else:
             own = True
     return total
+
+
+@jit
+def _place_own_class(values: Float64Array, index: Int64Array, n: int, at: int, value: float) -> int:
+    """Move the own class from position `at` among n sorted values to where `value` belongs."""
+    own = index[at]
+    while at > 0 and values[at - 1] < value:
+        values[at] = values[at - 1]
+        index[at] = index[at - 1]
+        at -= 1
+    while at < n - 1 and values[at + 1] > value:
+        values[at] = values[at + 1]
+        index[at] = index[at + 1]
+        at += 1
+    values[at] = value
+    index[at] = own
+    return at
+
+
+@jit
+def _derivative(
+    blocks: Blocks, count: int, at: int, c: float, t: float, total: float
+) -> tuple[float, float, float]:
+    """Return H(t), its slope on the current piece, and the magnitude of the terms of H."""
+    start, mass = blocks.start, blocks.mass
+    own = -1
+    v_own = blocks.values[at]
+    if at < start[count]:
+        low = 0
+        high = count - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if start[middle] <= at:
+                low = middle
+            else:
+                high = middle - 1
+        own = low
+        v_own = block_value(blocks, own, c * t)
+    h = 0.0
+    curvature = total * total if own < 0 else (total - mass[own]) ** 2 / (start[own + 1] - start[own])
+    scale = c * t * total * total
+    for k in range(count):
+        if k == own:
+            continue
+        v = block_value(blocks, k, c * t)
+        h += mass[k] * (v - v_own)
+        scale += mass[k] * (abs(v) + abs(v_own))
+        curvature += mass[k] * mass[k] / (start[k + 1] - start[k])
+    return h, -c * curvature, scale
+
+
+@jit
+def _two_curvatures(problem: ColumnProblem) -> tuple[float, int, bool]:
+    problem = borrowed(problem)
+    y, c, rho, out, work = problem.y, problem.c, problem.rho, problem.out, problem.work
+    values, index = work[0], problem.index_work[0]
+    b = violations(problem)
+    m = b.shape[0]
+    out[:] = 0.0
+    top = largest_other(b, y)
+    if not top > 0.0:
+        return 0.0, 0, True
+    theta = mass_threshold(b, m, y, c, rho, work[3])
+    n = sorted_candidates(b, y, theta, problem)
+    if loss_of_sorted(values, n, rho) <= 0.0:
+        return 0.0, 0, True
+    plus = Blocks(values, problem.index_work[1], work[1], work[2])
+    minus = Blocks(values, problem.index_work[2], work[3], work[4])
+    ratio = problem.c_own / c
+    t = 1.0
+    low = 0.0
+    high = np.inf
+    counts, own = (0, 0), (0.0, 0, 0)
+    for _ in range(MAX_EVALUATIONS):
+        counts = pool_blocks(plus, n, rho, c * t), pool_blocks(minus, n, rho[1:], c * t)
+        own = _own_level((plus, minus), counts, n, c * t, ratio)
+        h, slope, scale = _derivative_at_level((plus, minus), counts, c, t, ratio, own)
+        t, low, high, moved = next_scale(t, h, slope, 16.0 * _EPS * scale, low, high, 1.0)
+        if not moved:
+            break
+    out[y], support, apart = _write_around((plus, minus), counts, own, index, c, t, out)
+    return t, support, apart and t == 1.0
 
 
 @jit

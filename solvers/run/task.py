@@ -18,6 +18,7 @@ from scipy import sparse as scipy_sparse
 
 from topline.solvers.blocks.ascent.passes import columns_alike
 from topline.solvers.blocks.block import inside
+from topline.solvers.blocks.vertices import can_vanish, least_stretch
 from topline.solvers.core.dual_rows import pack, unpack
 from topline.solvers.core.feature_maps import FeatureMap, MapView, is_ordinary
 from topline.solvers.core.problem import (
@@ -596,6 +597,12 @@ def compile_jit_functions(
         run_task(task)
     if tiny.kernel is not None:
         return
+    # The tiny problem does not reach these functions.
+    form, y = task.problem.form, y[:1]
+    if can_vanish(form):
+        for dtype in (np.float32, np.float64):
+            slack = np.zeros(1), np.zeros(m)
+            least_stretch(form, np.zeros((1, m), dtype=dtype), y, np.ones(1), slack, 0.0)
     if task.duals_kept:
-        # The tiny problem ends in float64, where rows stay inside their domains without projection.
-        nearest_rows(task.problem.form, np.zeros((1, m)), y[:1])
+        # It ends in float64, where rows stay inside their domains without projection.
+        nearest_rows(form, np.zeros((1, m)), y)

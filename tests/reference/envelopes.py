@@ -42,7 +42,8 @@ def column_updates(
         curvatures[1] = np.ascontiguousarray(np.broadcast_to(np.float64(c_own), len(scores)))
     alpha = np.empty_like(scores)
     codes = np.asarray(y, dtype=np.int32)
-    update_rows(form.column, scores, codes, (curvatures[0], curvatures[1]), form.rho, form.table, alpha)
+    column = form.column_where(alike=c_own is None)
+    update_rows(column, scores, codes, (curvatures[0], curvatures[1]), form.rho, form.table, alpha)
     return alpha
 
 

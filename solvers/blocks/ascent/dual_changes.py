@@ -41,7 +41,7 @@ def project_rows(Z: Float64Array, y: IntArray, form: LossForm) -> None:
 
     Nearest in |alpha|^2: the column problem with c = 1 whose free solution is the row.
     """
-    column, ones = form.column, np.ones(len(Z))
+    column, ones = form.column_where(alike=True), np.ones(len(Z))
     for low in range(0, len(Z), _PROJECTED_ROWS):
         part = slice(low, low + _PROJECTED_ROWS)
         scores = -Z[part] - form.margin_rows(y[part])

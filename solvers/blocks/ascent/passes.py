@@ -309,7 +309,7 @@ class AscentPass:
         """
         form = self.block.problem.form
         if self.restricted:
-            column, places = form.column, self.lists.place[rows]
+            column, places = form.column_where(alike=True), self.lists.place[rows]
             _project(Z, places, self.lists, column, form.rho, form.table, form.family.own_margin)
         else:
             project_rows(Z, self.block.y[rows], form)

@@ -56,7 +56,9 @@ class BlockRows:
         self.y: IntArray = block.y
         self.index, self.dtype = block.index, block.dtype
         #: The loss for compiled functions.
-        self.column = self.problem.form.column
+        self.column = self.problem.form.column_where(
+            alike=self.problem.smoothing_own == self.problem.smoothing
+        )
         self._direction: Float64Array | None = None
         self._undirected = block.norms or unknown_norms(len(block.y))
         #: |x_i|^2 (rows,), -1 where unknown, and <x_i, u> where it is known.

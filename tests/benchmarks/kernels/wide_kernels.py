@@ -158,7 +158,7 @@ def solve_with_factor(
     """Give the gap that is reached, and the passes over K that it took, `passes` at most or a little more."""
     n = len(y)
     problem = Problem(MaxHinge(), n, 1, m, 1.0 / (n * C))
-    column, everyone, none = problem.form.column, np.arange(n), np.zeros((n, 0))
+    column, everyone, none = problem.form.column_where(alike=True), np.arange(n), np.zeros((n, 0))
     factor, rest = L.astype(np.float32), np.maximum(np.diag(K) - (L * L).sum(axis=1), 0.0)
     A, S, random, taken = np.zeros((n, m)), np.zeros((n, m)), np.random.default_rng(0), 0.0
     while (gap := relative_gap(A, S, y)) > tol and taken < passes:

@@ -49,7 +49,7 @@ def test_the_dual_rises_by_what_a_step_says_within_the_domain(loss, smoothing, w
     problem = Problem(loss, N, 1, M, LAM, smoothing)
     form = problem.form
     weights = np.random.default_rng(0).uniform(0.5, 2.0, N) if weighted else np.ones(N)
-    rows, column = part(problem, weights), form.column
+    rows, column = part(problem, weights), form.column_where(alike=True)
     delta, scores = rows.delta, rows.tile.W
     extrapolation = Extrapolation(TileRows(problem, K, rows))
     gained = 0.0

@@ -55,7 +55,7 @@ from topline.solvers.losses import (
     ranking,
 )
 from topline.solvers.losses.base import NO_MARGINS
-from topline.solvers.losses.ranking import LANES, N_SUMS, RankRule, rank_rows
+from topline.solvers.losses.ranking import LANES, N_SUMS, SORT_FROM, RankRule, rank_rows
 from topline.solvers.losses.rows import gradient_rows, nearest_rows
 from topline.solvers.projections.columns import FLOAT_ROWS, INDEX_ROWS, ColumnProblem
 
@@ -399,7 +399,7 @@ def sorted_ranks(scores, y, k, margins=None):
         (100, 1),
         (100, LANES),
         (100, LANES + 1),
-        (100, 48),
+        (100, SORT_FROM),
         (77, 77),
     ],
 )

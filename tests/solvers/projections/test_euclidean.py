@@ -23,8 +23,8 @@ from topline.solvers.losses.one_vs_all import binary_entropy, logistic_weight
 from topline.solvers.projections.columns import largest_values, sort_decreasing, violations
 from topline.solvers.projections.isotonic import (
     Blocks,
-    _derivative_at_level,
-    _own_level,
+    _derivative,
+    _place_own_class,
     block_value,
     next_scale,
     pool_blocks,
@@ -391,6 +391,21 @@ def test_the_search_for_a_scale_ends_at_a_root_and_at_the_limit() -> None:
     assert next_scale(0.5, 0.1, 0.0, 1e-9, 0.0, tight, 1.0)[3] is False
 
 
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_the_own_class_moves_to_where_its_value_belongs(n) -> None:
+    """From any place to any, up or down, before and behind all; the others stay in their order."""
+    others = -np.arange(n - 1.0)
+    for at in range(n):
+        for value in (*(others + 0.5), *(others - 0.5), 9.0, -9.0):
+            values, index = np.insert(others, at, 0.123), np.insert(np.arange(n - 1), at, 77)
+            place = _place_own_class(values, index, n, at, value)
+            assert place == np.count_nonzero(others > value)
+            assert values[place] == value
+            assert index[place] == 77
+            np.testing.assert_array_equal(np.delete(values, place), others)
+            np.testing.assert_array_equal(np.delete(index, place), np.arange(n - 1))
+
+
 def test_the_slope_of_a_scale_is_that_of_its_definition() -> None:
     """H(t) = <rho, v> - R v_y of the isotonic regression v, the own class inside blocks, alone and behind."""
     random = np.random.default_rng(4)
@@ -406,20 +421,16 @@ def test_the_slope_of_a_scale_is_that_of_its_definition() -> None:
             values = np.insert(others, place, c * t * total)
             weights = np.append(rho, np.zeros(n + 1 - len(rho)))
             v = isotonic_regression(values - c * t * weights, increasing=False).x
-            return weights @ v - total * v[place]
+            return values, place, weights @ v - total * v[place]
 
-        expected = at_scale(t)
-        plus, minus = (
-            Blocks(others, np.empty(n + 1, dtype=np.int64), np.empty(n + 1), np.empty(n + 1))
-            for _ in range(2)
-        )
-        counts = pool_blocks(plus, n, rho, c * t), pool_blocks(minus, n, rho[1:], c * t)
-        own = _own_level((plus, minus), counts, n, c * t, 1.0)
-        h, slope, scale = _derivative_at_level((plus, minus), counts, c, t, 1.0, own)
+        values, place, expected = at_scale(t)
+        blocks = Blocks(values, np.empty(n + 2, dtype=np.int64), np.empty(n + 2), np.empty(n + 2))
+        count = pool_blocks(blocks, n + 1, rho, c * t)
+        h, slope, scale = _derivative(blocks, count, place, c, t, total)
         assert h == pytest.approx(expected, abs=1e-12 * (1.0 + scale))
         # The slope is that of one piece: a step that leaves it gives another.
-        before, after = (at_scale(t + step) for step in (-1e-7, 1e-7))
+        before, after = (at_scale(t + step)[2] for step in (-1e-7, 1e-7))
         if abs(after + before - 2.0 * expected) <= 1e-12 * (1.0 + scale):
             assert slope == pytest.approx((after - before) / 2e-7, rel=1e-4, abs=1e-5 * (1.0 + scale))
-        behind += plus.start[counts[0]] <= own[1] == own[2]
+        behind += place == blocks.start[count]
     assert behind > 10
