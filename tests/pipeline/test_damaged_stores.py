@@ -13,6 +13,7 @@ import pytest
 
 from tests.pipeline.damaged_stores import finished_store, kind_of, record_paths, topline, walk
 from tests.processes import run_program
+from tests.storage.test_integrity import flip_first
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers import open_features, read_labels
 from topline.storage.errors import IntegrityError
@@ -90,9 +91,7 @@ def test_a_run_is_not_taken_for_another(store: Store) -> None:
 
 def test_a_damaged_manifest_stops_a_certificate(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     (path, *_) = (path for path in store.walk("datasets") if path.endswith("units.json"))
-    data = bytearray(store.read_bytes(path))
-    data[len(data) // 2] ^= 1
-    store.write_bytes(path, bytes(data))
+    flip_first(store, path)
     codes = []
     for model in ("m0001", "m0002"):
         try:

@@ -26,7 +26,6 @@ import itertools
 import math
 import multiprocessing
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -42,6 +41,7 @@ from numpy.typing import NDArray
 
 from tests.benchmarks.datasets import relu_features
 from tests.benchmarks.harness import read_options
+from tests.free_ports import free_port
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.cluster.calls import ROOTS
 from topline.pipeline.options.train import ClusterConfig
@@ -351,7 +351,7 @@ class SlowCluster:
 @contextmanager
 def slow_cluster(workers: int, bytes_per_second: float, delay: float) -> Iterator[SlowCluster]:
     """Start a scheduler and workers of one thread behind links of that speed, and end them."""
-    ports = free_ports(1 + 3 * workers)
+    ports = [free_port() for _ in range(1 + 3 * workers)]
     scheduler, rest = ports[0], ports[1:]
     routes = Routes(scheduler, rest[:workers], rest[workers : 2 * workers], rest[2 * workers :])
     context = multiprocessing.get_context("spawn")
@@ -386,15 +386,6 @@ def dask_process(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.terminate()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens at now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
+from tests.storage.test_integrity import flip_first
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, DatasetWriter, LabelSetTable, check_dataset
 from topline.storage.datasets.contents import PackedUnit
@@ -179,10 +180,7 @@ def test_tables_that_are_none_are_refused(
 def test_a_damaged_table_is_found(memory_store: Store, name: str) -> None:
     dataset = commit_sets(memory_store)
     path = next(path for path in dataset.files.by_path if name in path and not path.endswith("zarr.json"))
-    place = f"{dataset.info.folder}/{path}"
-    data = bytearray(memory_store.read_bytes(place))
-    data[0] ^= 1
-    memory_store.write_bytes(place, bytes(data))
+    flip_first(memory_store, f"{dataset.info.folder}/{path}")
     again = Dataset.open(memory_store, dataset.info.id)
     with pytest.raises(IntegrityError, match=name):
         again.label_sets()
