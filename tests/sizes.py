@@ -32,7 +32,7 @@ LINES: Final = {
     "pipeline/rows": 1_212,
     "pipeline/sweep": 2_304,
     "pipeline/telemetry": 922,
-    "pipeline/training": 2_019,
+    "pipeline/training": 2_088,
     "solvers": 30_645,
     "storage": 2_106,
     "storage/arrays": 845,

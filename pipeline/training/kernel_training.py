@@ -1,31 +1,36 @@
 """Training with an exact kernel when a method needs features: it reads the rows of a factor of the matrix.
 
-The coordinator must hold the matrix of the training rows and its factor, so it computes both, the matrix by
-tiles on all cores, and keeps them in the store, where workers find the factor
-(`topline.solvers.kernels.problem`).  Values are those of the matrix itself.  Methods that only use scores
+The coordinator must hold the matrix of the training rows and its factor.  It has the matrix computed by
+tiles, on the workers if there are any, factors it (`topline.solvers.kernels.problem`), and keeps both in the
+store, where workers find the factor.  Values are those of the matrix itself.  Methods that only use scores
 need neither (`topline.solvers.run.task`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
 import numpy as np
 from dask.system import CPU_COUNT
+from distributed import Client, Future, wait
 from numpy.typing import NDArray
 
-from topline.pipeline.errors import InterruptedRunError
+from topline.pipeline.cluster import known_workers
+from topline.pipeline.errors import ClusterError, InterruptedRunError
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
 from topline.solvers.blocks.block import inside
+from topline.solvers.core.rows import cut_rows
 from topline.solvers.core.state import SolveResult, Status
 from topline.solvers.crew import one_blas_thread
 from topline.solvers.executors import Executor
@@ -40,19 +45,29 @@ logger = logging.getLogger(__name__)
 
 ROW_TILE = 512
 COLUMN_TILE = 4096
+POLL_SECONDS = 0.25
+# Tiles per thread of the workers: enough to keep it busy, few enough to stop soon.
+TILES_AHEAD = 2
+# How long there may be no worker at all.
+ALONE_SECONDS = 60.0
+
+#: The first of some rows of the matrix, and these (t, n).
+MatrixTile: TypeAlias = tuple[int, NDArray[np.float64]]
 
 
 def kernel_of_rows(
     rows: TrainingRows,
     transforms: Transforms,
     kernel: Kernel,
+    client: Client | None = None,
     progress: Progress | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> StoredKernel:
     """Return the matrix of these rows from their store, or compute, factor and store it.
 
     `check` is called between two tiles, and may raise.  Raises `InvalidProblemError` or
-    `UnsupportedCombinationError` for features that the kernel cannot take.
+    `UnsupportedCombinationError` for features that the kernel cannot take, and `ClusterError` if all workers
+    stay away.
     """
     info, store = rows.dataset.info, rows.dataset.store
     facts = {
@@ -69,7 +84,7 @@ def kernel_of_rows(
         logger.info("kernel %s of %s is there already", key, store.url)
         return found
     begin(progress, "kernel", len(rows), "rows")
-    K = _matrix(rows, kernel, progress, check)
+    K = _matrix(rows, kernel, client, progress, check)
     begin(progress, "factor the kernel")
     F, _, _ = factor(K, kernel.name)
     F = F if F.shape[1] else np.zeros((len(K), 1))
@@ -77,34 +92,88 @@ def kernel_of_rows(
 
 
 def _matrix(
-    rows: TrainingRows, kernel: Kernel, progress: Progress | None, check: Callable[[], None]
+    rows: TrainingRows,
+    kernel: Kernel,
+    client: Client | None,
+    progress: Progress | None,
+    check: Callable[[], None],
 ) -> NDArray[np.float64]:
     """Return K (n, n), computed by a few rows a thread."""
-    X, n = rows.whole(), len(rows)
     if is_precomputed(kernel):
-        return np.asarray(kernel.matrix(X, None), dtype=np.float64)
-    K = np.empty((n, n))
-
-    def fill(start: int) -> int:
-        here = X[start : start + ROW_TILE]
-        for column in range(0, n, COLUMN_TILE):
-            there = slice(column, column + COLUMN_TILE)
-            K[start : start + ROW_TILE, there] = kernel.matrix(here, X[there])
-        return int(here.shape[0])
-
-    # Closing what the pool yields drops the tiles that wait.
-    with (
-        one_blas_thread(),
-        ThreadPoolExecutor(CPU_COUNT) as pool,
-        closing(pool.map(fill, range(0, n, ROW_TILE))) as tiles,  # type: ignore[type-var]
-    ):
-        for done in tiles:
-            advance(progress, done)
+        return np.asarray(kernel.matrix(rows.whole(), None), dtype=np.float64)
+    n = len(rows)
+    K, spans = np.empty((n, n)), cut_rows(n, 0, ROW_TILE)
+    # No other process reads a store in memory.
+    if client is None or rows.dataset.store.url.startswith("memory://"):
+        tiles = _here(kernel, rows, spans)
+    else:
+        tiles = _on_workers(kernel, rows, spans, client)
+    with closing(tiles):
+        for ready in tiles:
+            for start, values in ready:
+                K[start : start + len(values)] = values
+                advance(progress, len(values))
             check()
     return K
 
 
-def factored_kernel(run: Run, progress: Progress | None, flag: StopFlag) -> StoredKernel:
+def matrix_tile(kernel: Kernel, X: Any, start: int, stop: int) -> MatrixTile:
+    """Return the rows start..stop-1 of the matrix of X (n, d)."""
+    n, here = int(X.shape[0]), X[start:stop]
+    values = np.empty((stop - start, n))
+    with one_blas_thread():
+        for column in range(0, n, COLUMN_TILE):
+            there = slice(column, column + COLUMN_TILE)
+            values[:, there] = kernel.matrix(here, X[there])
+    return start, values
+
+
+def _here(
+    kernel: Kernel, rows: TrainingRows, spans: Iterable[tuple[int, int]]
+) -> Generator[list[MatrixTile]]:
+    """Yield tiles computed by the threads of this process, a few at a time."""
+    X, ahead = rows.whole(), iter(spans)
+    with ThreadPoolExecutor(CPU_COUNT) as pool:
+        while some := list(islice(ahead, CPU_COUNT)):
+            yield list(pool.map(lambda span: matrix_tile(kernel, X, *span), some))
+
+
+def _on_workers(
+    kernel: Kernel, rows: TrainingRows, spans: Iterable[tuple[int, int]], client: Client
+) -> Generator[list[MatrixTile]]:
+    """Yield the tiles that workers have computed, none if none is ready for a while.
+
+    Another worker repeats the tile of one that died, and reads the rows if no other has them.
+    """
+    ahead, heard = iter(spans), time.monotonic()
+    pending: list[Future[Any]] = []
+    X = client.submit(rows.whole, pure=False, retries=3)
+    try:
+        while True:
+            threads = sum(int(worker["nthreads"]) for worker in known_workers(client).values())
+            heard = time.monotonic() if threads else heard
+            if time.monotonic() - heard > ALONE_SECONDS:
+                raise ClusterError(f"no worker for {ALONE_SECONDS:g} s while the kernel was computed")
+            room = max(0, TILES_AHEAD * max(1, threads) - len(pending))
+            pending += [
+                client.submit(matrix_tile, kernel, X, *span, pure=False, retries=3)
+                for span in islice(ahead, room)
+            ]
+            if not pending:
+                return
+            with suppress(TimeoutError), client.as_current():
+                wait(pending, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
+            ready = [future for future in pending if future.done()]
+            pending = [future for future in pending if not future.done()]
+            # Also where nothing is ready: the caller checks whether to stop.
+            yield [future.result() for future in ready]
+    finally:
+        client.cancel([X, *pending])
+
+
+def factored_kernel(
+    run: Run, client: Client | None, progress: Progress | None, flag: StopFlag
+) -> StoredKernel:
     """Return the factored kernel matrix of a run's rows; raise as `kernel_of_rows`.
 
     Raises `InterruptedRunError` once `flag` is set.
@@ -117,7 +186,7 @@ def factored_kernel(run: Run, progress: Progress | None, flag: StopFlag) -> Stor
             )
 
     plan = run.plan
-    return kernel_of_rows(plan.rows, plan.transforms, plan.spec.kernel, progress, check)
+    return kernel_of_rows(plan.rows, plan.transforms, plan.spec.kernel, client, progress, check)
 
 
 def on_kernel(

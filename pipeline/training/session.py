@@ -129,7 +129,7 @@ def open_executor(
             memory = plan_on_workers(limits, needs_of(plan).size, cluster.cache_bytes)
         rows = plan.rows
         if plan.factors_kernel:
-            kernel = factored_kernel(run, progress, flag)
+            kernel = factored_kernel(run, found, progress, flag)
             run = run.with_factor(kernel)
             rows = TrainingRows(FactorDataset(plan.rows.dataset, kernel))
         bounds = plan.bounds_of(rows)

@@ -224,6 +224,7 @@ def test_workers_give_what_one_process_gives(
     small_dataset(tmp_path / "there", n=300)
     options = {"method": method, "blocks": 3} if method == "dual_ascent" else {"method": method}
     here = trained(tmp_path / "here", **options)
+    monkeypatch.delattr(kernel_training, "_here")
     there = trained(tmp_path / "there", ClusterConfig(workers=2, dashboard=False), **options)
     assert there.primal == pytest.approx(here.primal, rel=1e-9)
     assert there.certificate.certified
@@ -261,7 +262,7 @@ def test_a_stop_between_tiles_leaves_nothing_behind(tmp_path: Path, monkeypatch:
     flag = StopFlag(signal.SIGTERM)
     run = begin_run(plan_training(TrainConfig(store=str(tmp_path), kernel="rbf", method="sdca")))
     with pytest.raises(InterruptedRunError, match="kernel was computed; continue with: topline train"):
-        factored_kernel(run, None, flag)
+        factored_kernel(run, None, None, flag)
     assert not StoredKernel.keys(open_store(tmp_path))
     assert not [one for one in verify_store(open_store(tmp_path)) if "kernel" in one.path]
 
