@@ -33,6 +33,7 @@ from topline.solvers.inspection import (
     leave_out_each,
     near_duplicates,
     nearest_neighbours,
+    neighbours,
     second_opinion,
     trained_point,
     unit_rows,
@@ -287,7 +288,8 @@ def test_without_the_only_row_that_counts_nothing_is_told_from_anything() -> Non
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_pairs_and_neighbours_are_those_of_all_products(sparse: bool) -> None:
+def test_pairs_and_neighbours_are_those_of_all_products(monkeypatch, sparse: bool) -> None:
+    monkeypatch.setattr(neighbours, "_BLOCK", 16)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 6)) + 1.0
     X[100:140] = 3.0 * X[:40] + 0.02 * rng.normal(size=(40, 6))
