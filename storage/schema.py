@@ -35,12 +35,12 @@ READ_AS_WELL: Final = {DATASET_ENCODING: ("1",), DECISION_ENCODING: (PIN_VERSION
 """Other versions that are read: datasets of version 1 are not written any more."""
 
 SPLITS: Final = {"train": 0, "val": 1, "test": 2, "rejected": 3, "calibration": 4}
-SPLIT_OF: Final = {code: name for name, code in SPLITS.items()}
-"""The names of the codes."""
 """Codes of the split array; a rejected row keeps its place with zero features and label -1.
 
 Calibration rows serve nothing but the guarantee of prediction sets.
 """
+SPLIT_OF: Final = {code: name for name, code in SPLITS.items()}
+"""The names of the codes."""
 
 NO_LABEL: Final = -1
 

@@ -174,9 +174,8 @@ def sums_of(stored: StoredModel, shape: tuple[int, ...] | None) -> CertificateSu
 
 def objective(stored: StoredModel) -> float:
     """Return P of the mean risk at a model's W, over its transformed training rows."""
-    sums = sums_of(stored, None)
-    tiles = _tiles(stored, stored.rows("train"), None, None)
-    _add_tiles(sums, ((X, y, None) for X, y, _ in tiles), stored.W)
+    sums, rows = sums_of(stored, None), stored.rows("train")
+    _add_tiles(sums, _tiles(stored, rows, None, None, with_duals=False), stored.W, rows.shape[1])
     return 0.5 * stored.model.record.lam * float(np.vdot(stored.W, stored.W)) + sums.loss_sum / sums.rows
 
 
@@ -188,7 +187,7 @@ Tile: TypeAlias = tuple[Any, NDArray[Any], NDArray[Any] | None]
 TILE_ROWS, TILE_BYTES, LEAST_ROWS = 4096, 1 << 23, 64
 # Rows that carry a kernel model stay in memory up to this size; beyond they are read again.
 HELD_BYTES = 1 << 28
-# Most bytes in the products of all cores.
+# Most bytes that the sums and the tiles of all cores take.
 PARTS_BYTES = 1 << 28
 # Training multiplies in float32, so W(A) and P may differ from the record in the 7th digit.
 AGREEMENT = 1e-6
@@ -222,16 +221,23 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
             points, shares = _stored_cuts(stored)
             sums.point, sums.share = points[0], float(shares[0])
             sums.infeasibility, sums.tolerance = max(0.0, sums.share - 1.0, -sums.share), FEASIBLE[8]
-        _add_tiles(sums, _tiles(stored, rows, kernel, progress), W)
+        _add_tiles(sums, _tiles(stored, rows, kernel, progress), W, None if kernel else rows.shape[1])
     certificate = _conclude(stored, W, sums, started)
     if store:
         record_if_possible(model_url, certificate, certificate=certificate.to_dict())
     return certificate
 
 
-def _add_tiles(sums: CertificateSums, tiles: Iterable[Tile], W: NDArray[np.float64]) -> None:
-    """Add all rows, on every core: tiles take turns among sums of which each has a thread."""
-    cores = max(1, min(available_cores(), PARTS_BYTES // max(W.nbytes, 1)))
+def _add_tiles(sums: CertificateSums, tiles: Iterable[Tile], W: NDArray[np.float64], d: int | None) -> None:
+    """Add all rows, on every core: tiles take turns among sums of which each has a thread.
+
+    Rows have `d` features; None for scores of a kernel, whose making takes all cores and most of the time.
+    """
+    cores = 1
+    if d is not None:
+        # Of every core: sums, two tiles of features and dual variables, and one of scores and gradients.
+        taken = W.nbytes + 8 * _step(d) * (2 * d + 4 * W.shape[1])
+        cores = max(1, min(available_cores(), PARTS_BYTES // taken))
     parts, first = [sums.part() for _ in range(cores)], 0
     adding: deque[Future[None]] = deque()
     with ExitStack() as stack:
@@ -291,17 +297,27 @@ def _add_top(
         sums.tolerance = FEASIBLE[8]
 
 
+def _step(d: int) -> int:
+    """Return the rows of a tile of dense features."""
+    return min(TILE_ROWS, max(LEAST_ROWS, TILE_BYTES // (8 * d)))
+
+
 def _tiles(
-    stored: StoredModel, rows: TrainingRows, kernel: KernelRows | None, progress: Progress | None
+    stored: StoredModel,
+    rows: TrainingRows,
+    kernel: KernelRows | None,
+    progress: Progress | None,
+    *,
+    with_duals: bool = True,
 ) -> Iterator[Tile]:
-    """Yield all training rows in float64, or their kernel scores, with labels and dual variables."""
+    """Yield all training rows in float64, or their kernel scores, with labels and any dual variables."""
     labels, step = rows.labels(), TILE_ROWS
     if kernel is None and rows.dataset.info.layout == "dense":
-        step = min(step, max(LEAST_ROWS, TILE_BYTES // (8 * rows.shape[1])))
+        step = _step(rows.shape[1])
     for first, last, unit in rows.tiles(progress):
         for start in range(first, last, step):
             stop = min(last, start + step)
-            A = stored.model.duals(start, stop) if stored.model.has_duals else None
+            A = stored.model.duals(start, stop) if with_duals and stored.model.has_duals else None
             X = unit[start - first : stop - first].astype(np.float64)
             yield X if kernel is None else kernel.scores(X), labels[start:stop], A
             del X

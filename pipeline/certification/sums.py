@@ -45,8 +45,8 @@ class CertificateSums:
     """Totals of one pass; means are taken at the end.
 
     `weights` (n,) are the rows' weights, None for 1.  `product` is X^T A, initially 0 if the pass must find a
-    dual point, None if b replaces it.  That point is `share` times minus the
-    gradients at the weights `point` (d, m), by default W; its b is `share` times theirs, a lower bound.
+    dual point, None if b replaces it.  That point is `share` times minus the gradients at the weights `point`
+    (d, m), by default W; its b is `share` times theirs, a lower bound.
     """
 
     loss: CertifiedLoss
@@ -68,7 +68,10 @@ class CertificateSums:
 
     def part(self) -> CertificateSums:
         """Return sums of the same kind that another thread adds other rows to; for `take`."""
-        return replace(self, product=None if self.product is None else np.zeros_like(self.product))
+        part = replace(self, product=None if self.product is None else np.zeros_like(self.product))
+        for name in _TOTALS:
+            setattr(part, name, type(getattr(self, name))())
+        return part
 
     def take(self, part: CertificateSums) -> None:
         """Add the sums of a part."""

@@ -59,10 +59,9 @@ WHOLE_DUALS = 16
 class ProblemSize:
     """n rows of d features, m classes, the number of blocks, and bytes of all features in float32.
 
-    `keeps_duals` says whether dual variables are held, `ranked` is the number of classes kept per row,
-    `method` what the method needs.  In bytes: `besides` is what the coordinator needs in addition, such as a
-    kernel's matrix, `held` what all workers together do, such as scores of atoms, `row_bytes` each row's
-    part.
+    `keeps_duals` says whether dual variables are held, `method` what the method needs.  In bytes: `besides`
+    is what the coordinator needs in addition, such as a kernel's matrix, `held` what all workers together do,
+    such as scores of atoms, `row_bytes` each row's part.
     """
 
     n: int
@@ -71,7 +70,6 @@ class ProblemSize:
     blocks: int
     features: int
     keeps_duals: bool
-    ranked: int = 1
     method: MethodMemory = PLAIN
     besides: int = 0
     held: int = 0
@@ -221,7 +219,7 @@ def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
     sums = _sums(size, workers) * (1 + min(-(-workers // ROOTS) - 1, ROOTS))
     arrays = 8 * size.d * size.m * (WORKER_ARRAYS + sums)
     arrays += 8 * size.method.formed * (FORMED_COPIES + sums)
-    row_bytes = size.row_bytes + 4 * size.ranked
+    row_bytes = size.row_bytes
     row_bytes += LISTED_BYTES if size.keeps_duals and size.blocks == 1 else 0
     rows = -(-(size.n * row_bytes + size.held) // workers)
     reading = min(READING_BYTES, 3 * size.features)

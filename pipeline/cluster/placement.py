@@ -70,6 +70,8 @@ class BlockPlacement:
         self._holders: dict[int, str] = {}
         #: Most rows of a worker at the start: budgets never grow beyond it, whoever is lost.
         self._most_rows = bound.spec.problem.n
+        #: Rows of the mean worker at the start: no worker keeps features in more memory than its share.
+        self._mean_rows = bound.spec.problem.n
         #: Blocks that an interrupted move has already replaced, and from which checkpoint.
         self._replaced: set[int] = set()
         self._saved_round: int | None = None
@@ -78,6 +80,7 @@ class BlockPlacement:
         """Place every block with A = 0."""
         self._holders = {}
         self._most_rows = max(spans[-1].stop - spans[0].start for spans in owned.values())
+        self._mean_rows = -(-self._bound.spec.problem.n // len(owned))
         self._place(owned, owned, None)
         if self._bound.spec.keep_duals:
             self._holders = {span.index: worker for worker, spans in owned.items() for span in spans}
@@ -134,7 +137,7 @@ class BlockPlacement:
             spans=spans,
             blocks=len(bound.spans),
             spec=replace(bound.spec.part(start, stop, budgeted), X=rows),
-            cache_bytes=bound.cache_bytes * budgeted // n,
+            cache_bytes=bound.cache_bytes * min(budgeted, self._mean_rows) // n,
             lease=bound.lease,
             keeps=frozenset(index for index, holder in self._holders.items() if holder == worker),
             pending_step=pending_step,

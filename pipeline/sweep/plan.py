@@ -525,7 +525,7 @@ class SharedMemory:
         """Return budgets for that many cells and their sweeps; without `duals` all room is for rows."""
         (n, d), m = self.rows.shape, self.rows.dataset.info.m * at_once
         limit, held = memory_limit(self.cluster.memory_limit), _CELL_ROW_BYTES * n * at_once + swept
-        size = ProblemSize(n, d, m, self.blocks, self.rows.nbytes, keeps_duals=duals, ranked=0, held=held)
+        size = ProblemSize(n, d, m, self.blocks, self.rows.nbytes, keeps_duals=duals, held=held)
         cache_bytes = self.cluster.cache_bytes if duals else sys.maxsize
         if self.cluster.workers == 0:
             return plan_alone(limit, size, 1, cache_bytes)[0]

@@ -99,13 +99,15 @@ def _matrix(
     check: Callable[[], None],
 ) -> NDArray[np.float64]:
     """Return K (n, n), computed by a few rows a thread."""
-    if is_precomputed(kernel):
-        return np.asarray(kernel.matrix(rows.whole(), None), dtype=np.float64)
     n = len(rows)
+    if is_precomputed(kernel):
+        values = np.asarray(kernel.matrix(rows.whole(), None), dtype=np.float64)
+        advance(progress, n)
+        return values
     K, spans = np.empty((n, n)), cut_rows(n, 0, ROW_TILE)
     # No other process reads a store in memory.
     if client is None or rows.dataset.store.url.startswith("memory://"):
-        tiles = _here(kernel, rows, spans)
+        tiles = _here(kernel, rows, spans, K)
     else:
         tiles = _on_workers(kernel, rows, spans, client)
     with closing(tiles):
@@ -117,10 +119,10 @@ def _matrix(
     return K
 
 
-def matrix_tile(kernel: Kernel, X: Any, start: int, stop: int) -> MatrixTile:
-    """Return the rows start..stop-1 of the matrix of X (n, d)."""
+def matrix_tile(kernel: Kernel, X: Any, start: int, stop: int, out: Any = None) -> MatrixTile:
+    """Return the rows start..stop-1 of the matrix of X (n, d), written to `out` (t, n) if given."""
     n, here = int(X.shape[0]), X[start:stop]
-    values = np.empty((stop - start, n))
+    values = np.empty((stop - start, n)) if out is None else out
     with one_blas_thread():
         for column in range(0, n, COLUMN_TILE):
             there = slice(column, column + COLUMN_TILE)
@@ -129,13 +131,18 @@ def matrix_tile(kernel: Kernel, X: Any, start: int, stop: int) -> MatrixTile:
 
 
 def _here(
-    kernel: Kernel, rows: TrainingRows, spans: Iterable[tuple[int, int]]
+    kernel: Kernel, rows: TrainingRows, spans: Iterable[tuple[int, int]], K: NDArray[np.float64]
 ) -> Generator[list[MatrixTile]]:
-    """Yield tiles computed by the threads of this process, a few at a time."""
+    """Yield tiles of K that the threads of this process have filled, a few at a time."""
     X, ahead = rows.whole(), iter(spans)
+
+    def fill(span: tuple[int, int]) -> MatrixTile:
+        start, stop = span
+        return matrix_tile(kernel, X, start, stop, K[start:stop])
+
     with ThreadPoolExecutor(CPU_COUNT) as pool:
         while some := list(islice(ahead, CPU_COUNT)):
-            yield list(pool.map(lambda span: matrix_tile(kernel, X, *span), some))
+            yield list(pool.map(fill, some))
 
 
 def _on_workers(

@@ -210,7 +210,7 @@ def needs_of(plan: TrainingPlan) -> Needs:
     n, d, m, kernel = len(plan.rows), plan.rows.shape[1], plan.problem.m, plan.spec.kernel
     size = ProblemSize(
         n=n, d=d, m=m, blocks=len(plan.bounds_of(plan.rows)) - 1, features=plan.rows.nbytes,
-        keeps_duals=plan.keep_duals, ranked=len(plan.problem.form.rho),
+        keeps_duals=plan.keep_duals,
     )  # fmt: skip
     if kernel is not None and plan.on_blocks:
         # Rows of kernel values are not sent, only their numbers.

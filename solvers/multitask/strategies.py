@@ -437,7 +437,7 @@ def _mean(found: TaskDuals) -> Objective:
 
 def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float64Array, Float64Array]:
     """Return K and the signs in float64; refuse invalid input."""
-    K = checked_kernel_matrix("the kernel matrix", K, len(K))
+    K = checked_kernel_matrix("the kernel matrix", K, len(K) if hasattr(K, "__len__") else 1)
     signs = np.ascontiguousarray(signs, dtype=np.float64)
     if signs.ndim != 2 or signs.shape[0] != len(K) or not signs.size:
         raise InvalidProblemError(

@@ -12,13 +12,14 @@ import pytest
 from tests.pipeline.small_data import feature_files, make_features, small_dataset, write_dataset
 from topline import ldam_margins, logit_adjusted_margins, open_store, tree_margins
 from topline.pipeline.certification import Certificate, certify
+from topline.pipeline.certification.recompute import objective
 from topline.pipeline.certification.sums import CertificateSums
 from topline.pipeline.errors import CertificateMismatchError, InputError
 from topline.pipeline.options.problem import read_tree
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry import promote_by_rule
 from topline.pipeline.registry.promotion import PromotionRule
-from topline.pipeline.rows import TrainingRows
+from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.pipeline.training import train
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import UnsupportedCombinationError
@@ -442,6 +443,25 @@ def test_many_or_wide_rows_are_certified_in_tiles(
     assert len(parts) == cores
     assert tiled.primal == pytest.approx(whole.primal, rel=1e-12)
     assert tiled.dual == pytest.approx(whole.dual, rel=1e-12)
+
+
+def test_a_kernel_is_certified_with_every_thread_of_blas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernel values are made before the sums are, and take most of the time."""
+    small_dataset(tmp_path, n=60)
+    url = trained(tmp_path, loss="topk_hinge", kernel="rbf")
+    monkeypatch.setattr("topline.pipeline.certification.recompute.available_cores", lambda: 3)
+    monkeypatch.delattr("topline.pipeline.certification.recompute.one_blas_thread")
+    assert certify(url, store=False).valid
+
+
+def test_the_primal_alone_reads_no_dual_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_dataset(tmp_path, n=60)
+    stored = StoredModel.open(trained(tmp_path, k=2))
+    assert stored.model.has_duals
+    monkeypatch.delattr(Model, "duals")
+    assert objective(stored) == pytest.approx(stored.model.record.result["primal"], rel=1e-6)
 
 
 def test_a_record_without_its_transforms_is_damage(folder: Path) -> None:

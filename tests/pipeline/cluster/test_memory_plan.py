@@ -29,9 +29,7 @@ from topline.storage.datasets import DatasetWriter, empty_manifest
 from topline.storage.stores import open_store
 
 GIB = 1 << 30
-IMAGENET = ProblemSize(
-    n=1_281_167, d=4097, m=1000, blocks=41, features=21 * 10**9, keeps_duals=True, ranked=5
-)
+IMAGENET = ProblemSize(n=1_281_167, d=4097, m=1000, blocks=41, features=21 * 10**9, keeps_duals=True)
 SMALL = ProblemSize(n=20_000, d=100, m=10, blocks=2, features=8_000_000, keeps_duals=True)
 
 

@@ -254,6 +254,9 @@ def test_who_takes_over_blocks_gets_no_larger_budgets_than_workers_had_at_the_be
     assert (calls.placed["a"].cache_bytes, calls.placed["a"].spec.dual_bytes) == (2000, 4000)
     places.move({"a": spans[:1], "b": spans[1:]}, ["a", "b"], None, lambda: None)
     assert (calls.placed["a"].cache_bytes, calls.placed["b"].cache_bytes) == (1000, 2000)
+    # The plan gives every worker as much memory: one with more rows has no more room for them.
+    places.begin({"a": spans[:3], "b": spans[3:]})
+    assert (calls.placed["a"].cache_bytes, calls.placed["b"].cache_bytes) == (2000, 1000)
 
 
 @contextmanager
