@@ -175,7 +175,9 @@ def sums_of(stored: StoredModel, shape: tuple[int, ...] | None) -> CertificateSu
 def objective(stored: StoredModel) -> float:
     """Return P of the mean risk at a model's W, over its transformed training rows."""
     sums, rows = sums_of(stored, None), stored.rows("train")
-    _add_tiles(sums, _tiles(stored, rows, None, None, with_duals=False), stored.W, rows.shape[1])
+    _add_tiles(
+        sums, _tiles(stored, rows, None, None, with_duals=False), stored.W, _tile_bytes(rows, stored.W)
+    )
     return 0.5 * stored.model.record.lam * float(np.vdot(stored.W, stored.W)) + sums.loss_sum / sums.rows
 
 
@@ -221,23 +223,24 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
             points, shares = _stored_cuts(stored)
             sums.point, sums.share = points[0], float(shares[0])
             sums.infeasibility, sums.tolerance = max(0.0, sums.share - 1.0, -sums.share), FEASIBLE[8]
-        _add_tiles(sums, _tiles(stored, rows, kernel, progress), W, None if kernel else rows.shape[1])
+        _add_tiles(sums, _tiles(stored, rows, kernel, progress), W, None if kernel else _tile_bytes(rows, W))
     certificate = _conclude(stored, W, sums, started)
     if store:
         record_if_possible(model_url, certificate, certificate=certificate.to_dict())
     return certificate
 
 
-def _add_tiles(sums: CertificateSums, tiles: Iterable[Tile], W: NDArray[np.float64], d: int | None) -> None:
+def _add_tiles(
+    sums: CertificateSums, tiles: Iterable[Tile], W: NDArray[np.float64], tile_bytes: int | None
+) -> None:
     """Add all rows, on every core: tiles take turns among sums of which each has a thread.
 
-    Rows have `d` features; None for scores of a kernel, whose making takes all cores and most of the time.
+    Each core needs `tile_bytes` for its tiles; None for scores of a kernel, whose making takes all cores and
+    most of the time.
     """
     cores = 1
-    if d is not None:
-        # Of every core: sums, two tiles of features and dual variables, and one of scores and gradients.
-        taken = W.nbytes + 8 * _step(d) * (2 * d + 4 * W.shape[1])
-        cores = max(1, min(available_cores(), PARTS_BYTES // taken))
+    if tile_bytes is not None:
+        cores = max(1, min(available_cores(), PARTS_BYTES // (W.nbytes + tile_bytes)))
     parts, first = [sums.part() for _ in range(cores)], 0
     adding: deque[Future[None]] = deque()
     with ExitStack() as stack:
@@ -297,9 +300,17 @@ def _add_top(
         sums.tolerance = FEASIBLE[8]
 
 
-def _step(d: int) -> int:
-    """Return the rows of a tile of dense features."""
-    return min(TILE_ROWS, max(LEAST_ROWS, TILE_BYTES // (8 * d)))
+def _tile_rows(rows: TrainingRows) -> int:
+    """Return how many rows of features are multiplied at once."""
+    if rows.dataset.info.layout != "dense":
+        return TILE_ROWS
+    return min(TILE_ROWS, max(LEAST_ROWS, TILE_BYTES // (8 * rows.shape[1])))
+
+
+def _tile_bytes(rows: TrainingRows, W: NDArray[np.float64]) -> int:
+    """Return the bytes of two tiles of features and dual variables, and one of scores and gradients."""
+    width = 2 * rows.shape[1] if rows.dataset.info.layout == "dense" else 0
+    return 8 * _tile_rows(rows) * (width + 4 * int(W.shape[1]))
 
 
 def _tiles(
@@ -311,9 +322,7 @@ def _tiles(
     with_duals: bool = True,
 ) -> Iterator[Tile]:
     """Yield all training rows in float64, or their kernel scores, with labels and any dual variables."""
-    labels, step = rows.labels(), TILE_ROWS
-    if kernel is None and rows.dataset.info.layout == "dense":
-        step = _step(rows.shape[1])
+    labels, step = rows.labels(), TILE_ROWS if kernel is not None else _tile_rows(rows)
     for first, last, unit in rows.tiles(progress):
         for start in range(first, last, step):
             stop = min(last, start + step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from tests.pipeline.small_data import feature_files, make_features, small_dataset, write_dataset
 from topline import ldam_margins, logit_adjusted_margins, open_store, tree_margins
-from topline.pipeline.certification import Certificate, certify
+from topline.pipeline.certification import Certificate, certify, recompute
 from topline.pipeline.certification.recompute import objective
 from topline.pipeline.certification.sums import CertificateSums
 from topline.pipeline.errors import CertificateMismatchError, InputError
@@ -443,6 +444,16 @@ def test_many_or_wide_rows_are_certified_in_tiles(
     assert len(parts) == cores
     assert tiled.primal == pytest.approx(whole.primal, rel=1e-12)
     assert tiled.dual == pytest.approx(whole.dual, rel=1e-12)
+
+
+def test_sparse_tiles_take_the_room_of_their_scores() -> None:
+    """They have as many rows for any number of features."""
+    info = SimpleNamespace(layout="csr")
+    rows: Any = SimpleNamespace(shape=(9, 60_000), dataset=SimpleNamespace(info=info))
+    W = np.zeros((60_000, 100))
+    assert recompute._tile_bytes(rows, W) == 8 * 4 * 4096 * 100
+    info.layout = "dense"
+    assert recompute._tile_bytes(rows, W) == 8 * 64 * (2 * 60_000 + 4 * 100)
 
 
 def test_a_kernel_is_certified_with_every_thread_of_blas(
