@@ -1,4 +1,4 @@
-"""The certificate of a model, recomputed in float64 from what is stored.
+"""The certificate of a model, recomputed from what is stored.
 
 One pass over the stored features gives everything: the scores for the primal, and X^T A for the dual.
 Nothing is taken from the solver's loop.  Losses, their domains, conjugates, gradients and envelopes, kernel
@@ -13,7 +13,8 @@ With X (n x d, one example a row), W (d x m), A (n x m) and the weights w_i of t
 
 and P(W) - D(A) bounds how far W is from the optimum, whatever made W and A: W need not be W(A).  Where no A
 was stored and W was not made from one (L-BFGS), beta_i = -grad Phi_gamma(W^T x_i) serves, for then
-P(W) - D(A) = |grad P(W)|^2 / (2 lam).
+P(W) - D(A) = |grad P(W)|^2 / (2 lam).  Everything is in float64, except that products of large ones may be in
+float32: the gap then includes a bound of their rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.certification.formulas import certified_loss
+from topline.pipeline.certification.formulas import certified_loss, curvature
 from topline.pipeline.certification.sums import (
     CUT_POINTS,
     CUT_SHARES,
@@ -42,6 +43,7 @@ from topline.pipeline.certification.sums import (
     CertificateSums,
     KernelRows,
     Parts,
+    Rounding,
     add_top,
     passes,
     unit_rows,
@@ -67,6 +69,7 @@ _STORED = {"smoothed_gap": "lifted_gap", "basis": "rests_on"}
 class Certificate:
     """P, D and their gap for a stored model, and what they were computed from.
 
+    `gap` exceeds P - D by a bound of the rounding of products in float32, if there were any.
     `basis` is "A" (the dual variables were stored: every row was checked and W(A) recomputed),
     "W and b", "W, b and aa" where smoothing > 0, "W" (A is the gradient at W), or for the average top-k risk
     "W and its cuts" (A and p are made again where training found them) or, where these were too many to
@@ -181,12 +184,16 @@ def objective(stored: StoredModel) -> float:
     return 0.5 * stored.model.record.lam * float(np.vdot(stored.W, stored.W)) + sums.loss_sum / sums.rows
 
 
-#: Some rows in float64, their labels, and their dual variables if they are stored.
+#: Some rows as floats, their labels, and their dual variables if they are stored.
 Tile: TypeAlias = tuple[Any, NDArray[Any], NDArray[Any] | None]
 
-# Most rows multiplied in float64 at once, most bytes of dense ones, since a training within a memory limit is
+# Most rows multiplied at once, most bytes of dense ones in float64, since a training within a memory limit is
 # certified in the same process, and fewest rows.
 TILE_ROWS, TILE_BYTES, LEAST_ROWS = 4096, 1 << 23, 64
+# Multiplications of a product X W from which float32 is tried: fewer take a second in float64.
+MANY_PRODUCTS = 1 << 35
+# The share of a gap above the tolerance that rounding may be.
+SMALL_SHARE = 0.01
 # Rows that carry a kernel model stay in memory up to this size; beyond they are read again.
 HELD_BYTES = 1 << 28
 # Most bytes that the sums and the tiles of all cores take.
@@ -206,6 +213,16 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     stored = StoredModel.open(model_url)
     # No sum needs it, but the certificate is for the dataset as committed.
     stored.dataset().check_manifest()
+    certificate = _certificate(stored, progress, started)
+    if store:
+        record_if_possible(model_url, certificate, certificate=certificate.to_dict())
+    return certificate
+
+
+def _certificate(
+    stored: StoredModel, progress: Progress | None, started: float, *, narrow: bool = True
+) -> Certificate:
+    """Return the certificate; `narrow` allows float32 products as long as their rounding decides nothing."""
     rows = stored.rows("train")
     kernel = None if stored.model.record.kernel is None else _kernel_rows(stored, rows)
     # For a kernel model the scores are the features, with weights 1 unless there are no scores.
@@ -223,16 +240,26 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
             points, shares = _stored_cuts(stored)
             sums.point, sums.share = points[0], float(shares[0])
             sums.infeasibility, sums.tolerance = max(0.0, sums.share - 1.0, -sums.share), FEASIBLE[8]
-        _add_tiles(sums, _tiles(stored, rows, kernel, progress), W, None if kernel else _tile_bytes(rows, W))
+        if narrow and sums.product is not None and kernel is None:
+            sums.rounding = _rounding(stored, rows, W, sums)
+        dtype = np.float64 if sums.rounding is None else np.float32
+        tiles = _tiles(stored, rows, kernel, progress, dtype=dtype)
+        _add_tiles(sums, tiles, W.astype(dtype, copy=False), None if kernel else _tile_bytes(rows, W))
     certificate = _conclude(stored, W, sums, started)
-    if store:
-        record_if_possible(model_url, certificate, certificate=certificate.to_dict())
-    return certificate
+    return certificate or _certificate(stored, progress, started, narrow=False)
 
 
-def _add_tiles(
-    sums: CertificateSums, tiles: Iterable[Tile], W: NDArray[np.float64], tile_bytes: int | None
-) -> None:
+def _rounding(
+    stored: StoredModel, rows: TrainingRows, W: NDArray[np.float64], sums: CertificateSums
+) -> Rounding | None:
+    """Return what bounds the rounding of float32 products; None for small ones or where nothing does."""
+    curved = curvature(sums.loss) if sums.gamma == 0.0 else None
+    from_gradients = not stored.model.has_duals and sums.point is None
+    large = len(rows) * W.size >= MANY_PRODUCTS and rows.dataset.info.layout == "dense"
+    return Rounding(W, curved) if curved is not None and from_gradients and large else None
+
+
+def _add_tiles(sums: CertificateSums, tiles: Iterable[Tile], W: NDArray[Any], tile_bytes: int | None) -> None:
     """Add all rows, on every core: tiles take turns among sums of which each has a thread.
 
     Each core needs `tile_bytes` for its tiles; None for scores of a kernel, whose making takes all cores and
@@ -320,14 +347,15 @@ def _tiles(
     progress: Progress | None,
     *,
     with_duals: bool = True,
+    dtype: type[np.floating[Any]] = np.float64,
 ) -> Iterator[Tile]:
-    """Yield all training rows in float64, or their kernel scores, with labels and any dual variables."""
+    """Yield all training rows as floats, or their kernel scores, with labels and any dual variables."""
     labels, step = rows.labels(), TILE_ROWS if kernel is not None else _tile_rows(rows)
     for first, last, unit in rows.tiles(progress):
         for start in range(first, last, step):
             stop = min(last, start + step)
             A = stored.model.duals(start, stop) if with_duals and stored.model.has_duals else None
-            X = unit[start - first : stop - first].astype(np.float64)
+            X = unit[start - first : stop - first].astype(dtype, copy=False)
             yield X if kernel is None else kernel.scores(X), labels[start:stop], A
             del X
         del unit  # before the next one is read
@@ -335,7 +363,8 @@ def _tiles(
 
 def _conclude(
     stored: StoredModel, W: NDArray[np.float64], sums: CertificateSums, started: float
-) -> Certificate:
+) -> Certificate | None:
+    """Return the certificate; None if the rounding of float32 products leaves open what float64 would say."""
     record = stored.model.record
     if sums.rows != record.n:
         raise CertificateMismatchError(
@@ -352,7 +381,13 @@ def _conclude(
     smoothed_gap = None
     if gamma > 0 and sums.product is not None and top_count(record.config, n) is None:
         smoothed_gap = 0.5 * lam * square + penalty + sums.shifted_sum / n - dual
-    gap = primal - dual
+    gap, rounding = primal - dual, 0.0
+    if sums.rounding is not None:
+        # The squares of both sides apart would not cancel their rounding.
+        excess = (sums.loss_sum - sums.conjugate + sums.rounding.cross) / n
+        dual = primal - excess - 0.5 * lam * float(np.linalg.norm(W_dual - W)) ** 2
+        rounding = sums.rounding.bound(W_dual, lam, n)
+        gap = primal - dual + rounding
     _check_order(record, gap, smoothed_gap, primal)
     relative = max(gap, 0.0) / max(abs(primal), float(np.finfo(np.float64).tiny))
     recorded = {name: float(record.result[name]) for name in ("primal", "dual")}
@@ -363,6 +398,9 @@ def _conclude(
     distance = float(np.linalg.norm(W - W_dual) / np.linalg.norm(W)) if W.any() else None
     valid = agrees and sums.largest_infeasibility <= sums.tolerance
     tol = float(record.config["tol"])
+    reached = relative <= min(tol, LOOSEST_TOL)
+    if rounding > 0.0 and not (agrees and (reached or rounding <= SMALL_SHARE * gap)):
+        return None
     return Certificate(
         model=record.id,
         dataset=record.dataset,
@@ -381,7 +419,7 @@ def _conclude(
         infeasibility=sums.largest_infeasibility if basis in {"A", CUTS} else None,
         valid=valid,
         tol=tol,
-        certified=valid and relative <= min(tol, LOOSEST_TOL) and bool(W.any()),
+        certified=valid and reached and bool(W.any()),
         seconds=time.perf_counter() - started,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )

@@ -1,4 +1,6 @@
-"""Sums over the training rows for certificates, in float64, independent of the solvers.
+"""Sums over the training rows for certificates, independent of the solvers.
+
+*Precision.*  All is in float64, except that large products may be in float32 (`Rounding`).
 
 *Kernels.*  With C = A / (lam n), the scores of a row x are sum_j k(x, x_j) c_j over the rows with c_j != 0,
 and |W|^2 is the sum of <c_i, scores of x_i>: the sums of a linear model with the scores as features and
@@ -29,11 +31,83 @@ from scipy import sparse
 from topline.pipeline.certification.formulas import CertifiedLoss, RankedLoss, envelope, penalties
 from topline.pipeline.errors import InputError
 
+Array: TypeAlias = NDArray[np.float64]
 # Dual rows are convex combinations of vertices, in the precision of their array.
 FEASIBLE = {8: 1e-9, 4: 2e-5}
 # Bytes of scores per call of a loss.  Its formulas make many arrays of that size, and the system clears large
 # ones page by page: that took most of the time at 10,000 classes.
 _SCORE_BYTES = 1 << 18
+
+
+# Unit roundoff of float32, relative rounding of the bounds themselves, and what sizes count at least, so that
+# rounding covers what underflow takes.
+_UNIT, _SLACK, _TINY = 2.0**-24, 1.02, 1e-20
+
+
+@dataclass
+class Rounding:
+    """What bounds the rounding of products in float32, where A is minus the gradients at `W` (d, m).
+
+    For any W and A = (alpha_i), with the scores s_i = W^T x_i,
+
+        P(W) - D(A) = (1/n) sum (w_i (Phi(s_i) + Phi*(-beta_i)) + <alpha_i, s_i>) + lam/2 |W(A) - W|^2.
+
+    Let beta_i = -grad Phi(t_i) at computed scores t_i, off by up to e_i in each class.  Then the terms of
+    row i exceed those with t_i in the place of s_i by at most L/2 e_i^2 (`curvature`): t_i is stationary.
+
+    A float32 sum of t products is off by at most gamma_t = t u / (1 - t u) times the sum of their sizes, in
+    any order (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1).  By Cauchy
+    and Schwarz e_i <= gamma_d |x_i| max_j |w_j|.  By Minkowski's inequality column j of W(A) is off by at
+    most c_j = gamma_r sum_i |x_i| |alpha_ij| / (lam n) for tiles of r rows, which raises |W(A) - W|^2 by at
+    most sum_j c_j (2 |W(A)_j - W_j| + c_j).
+
+    Attributes
+    ----------
+    cross, squares : sum <alpha_i, t_i> and sum w_i |x_i|^2.
+    sizes : (m,) sum |x_i| |alpha_ij|.
+    most_rows : of a tile.
+    """
+
+    W: NDArray[np.float64]
+    curvature: float
+    cross: float = 0.0
+    squares: float = 0.0
+    sizes: Any = 0.0
+    most_rows: int = 0
+
+    def part(self) -> Rounding:
+        """Return the bound of no rows."""
+        return Rounding(self.W, self.curvature)
+
+    def take(self, part: Rounding) -> None:
+        """Add the rows of a part."""
+        self.cross, self.squares = self.cross + part.cross, self.squares + part.squares
+        self.sizes, self.most_rows = self.sizes + part.sizes, max(self.most_rows, part.most_rows)
+
+    def add(self, norms: Array, alpha: Array, scores: Array) -> None:
+        """Add rows of these lengths (r,), dual rows alpha (r, m) and computed scores."""
+        self.cross += float(np.vdot(alpha, scores))
+        self.sizes = self.sizes + norms @ np.maximum(np.abs(alpha), _TINY)
+
+    def bound(self, W_dual: Array, lam: float, n: int) -> float:
+        """Return by how much the gap may exceed that by the sums, with W(A) as computed."""
+        apart = W_dual - self.W
+        longest = math.sqrt(float(np.einsum("ij,ij->j", self.W, self.W).max()))
+        squares = (_gamma(len(self.W)) * longest + _TINY) ** 2 * self.squares
+        off = _gamma(self.most_rows) * self.sizes / (lam * n)
+        columns = np.sqrt(np.einsum("ij,ij->j", apart, apart))
+        return _SLACK * (0.5 * self.curvature * squares / n + lam * float(off @ (columns + 0.5 * off)))
+
+
+def _gamma(terms: int) -> float:
+    """Return gamma of a float32 sum of products whose factors are rounded too."""
+    rounded = (terms + 4) * _UNIT
+    return rounded / (1.0 - rounded) if rounded < 1.0 else math.inf
+
+
+def _lengths_above(X: Any) -> Array:
+    """Return bounds of |x_i| of dense float32 rows (r, d): their float32 sums, and what these may lack."""
+    return np.asarray(np.sqrt(np.vecdot(X, X).astype(np.float64) * (1.0 + 2.0 * _gamma(X.shape[1])) + _TINY))
 
 
 # The sums over rows of `CertificateSums`, besides the product.
@@ -46,7 +120,8 @@ class CertificateSums:
 
     `weights` (n,) are the rows' weights, None for 1.  `product` is X^T A, initially 0 if the pass must find a
     dual point, None if b replaces it.  That point is `share` times minus the gradients at the weights `point`
-    (d, m), by default W; its b is `share` times theirs, a lower bound.
+    (d, m), by default W; its b is `share` times theirs, a lower bound.  With `rounding` rows and W come in
+    float32.
     """
 
     loss: CertifiedLoss
@@ -65,10 +140,15 @@ class CertificateSums:
     product: NDArray[np.float64] | None = None
     point: NDArray[np.float64] | None = None
     share: float = 1.0
+    rounding: Rounding | None = None
 
     def part(self) -> CertificateSums:
         """Return sums of the same kind that another thread adds other rows to; for `take`."""
-        part = replace(self, product=None if self.product is None else np.zeros_like(self.product))
+        part = replace(
+            self,
+            product=None if self.product is None else np.zeros_like(self.product),
+            rounding=None if self.rounding is None else self.rounding.part(),
+        )
         for name in _TOTALS:
             setattr(part, name, type(getattr(self, name))())
         return part
@@ -81,10 +161,10 @@ class CertificateSums:
         self.tolerance = max(self.tolerance, part.tolerance)
         if self.product is not None and part.product is not None:
             self.product += part.product
+        if self.rounding is not None and part.rounding is not None:
+            self.rounding.take(part.rounding)
 
-    def add(
-        self, first: int, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]
-    ) -> None:
+    def add(self, first: int, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[Any]) -> None:
         """Add rows X (r, d) from row `first` on, with labels y (r,) and any dual variables A (r, m)."""
         scores = np.asarray(X @ W)
         self.rows += len(y)
@@ -92,12 +172,20 @@ class CertificateSums:
         elsewhere = self.product is not None and self.point is not None and A is None
         points = np.asarray(X @ self.point) if elsewhere else scores
         alpha = np.empty_like(scores)
+        if self.rounding is not None:
+            norms = _lengths_above(X)
+            self.rounding.squares += float(weights @ np.square(norms))
+            self.rounding.most_rows = max(self.rounding.most_rows, len(y))
         for few in _row_slices(scores):
-            losses = envelope(self.loss, scores[few], y[few], self.gamma, self.gamma_own)
+            wide = scores[few].astype(np.float64, copy=False)
+            losses = envelope(self.loss, wide, y[few], self.gamma, self.gamma_own)
             self.loss_sum += float(weights[few] @ losses)
             if self.product is not None:
                 kept = None if A is None else A[few]
-                alpha[few] = self._add_duals(scores[few], points[few], y[few], kept, weights[few])
+                point = points[few] if elsewhere else wide
+                found = alpha[few] = self._add_duals(wide, point, y[few], kept, weights[few])
+                if self.rounding is not None:
+                    self.rounding.add(norms[few], found, wide)
         if self.product is not None:
             self.product += np.asarray(X.T @ alpha)
 
@@ -141,12 +229,11 @@ class CertificateSums:
 
 def _row_slices(scores: NDArray[np.float64]) -> Iterator[slice]:
     """Yield slices of the rows of scores (r, m), of few rows if m is large."""
-    step = max(1, _SCORE_BYTES // scores[:1].nbytes) if scores.size else 1
+    step = max(1, _SCORE_BYTES // (8 * scores.shape[1])) if scores.size else 1
     for start in range(0, len(scores), step):
         yield slice(start, start + step)
 
 
-Array: TypeAlias = NDArray[np.float64]
 #: A pass over the training rows: features (r, d), labels (r,) and an unused value.
 Pass: TypeAlias = Callable[[], Iterator[tuple[Any, NDArray[Any], Any]]]
 

@@ -33,8 +33,16 @@ from topline.pipeline.certification.formulas import (
 )
 from topline.pipeline.certification.sums import kernel_values
 from topline.pipeline.errors import InputError
+from topline.solvers.losses import (
+    LDRKL,
+    MultilabelHinge,
+    MultilabelSoftmax,
+    OneVsAll,
+    Softmax,
+    TopKEntropy,
+    TopKHinge,
+)
 from topline.solvers.losses import LOSSES as SOLVER_LOSSES
-from topline.solvers.losses import MultilabelHinge, MultilabelSoftmax, OneVsAll, Softmax, TopKHinge
 from topline.solvers.names import LOSS_RULES
 from topline.storage.arrays import from_rows
 from topline.storage.datasets import Dataset, LabelSetTable
@@ -391,6 +399,68 @@ def test_any_weights_and_dual_variables(
     assert alone.primal == found.primal
     assert not alone.agrees
     assert not alone.valid
+
+
+def watch_precisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have float32 tried on any number of products; return what rows come in, tile by tile."""
+    monkeypatch.setattr(recompute, "MANY_PRODUCTS", 1)
+    add, seen = certificate_sums.CertificateSums.add, []
+
+    def noted(self: certificate_sums.CertificateSums, first: int, X: Any, *others: Any) -> None:
+        seen.append(X.dtype.name)
+        add(self, first, X, *others)
+
+    monkeypatch.setattr(certificate_sums.CertificateSums, "add", noted)
+    return seen
+
+
+@pytest.mark.parametrize("class_weights", [None, WEIGHTS], ids=["alike", "weighted"])
+@pytest.mark.parametrize("loss", [Softmax(), TopKEntropy(2), LDRKL(0.2)], ids=str)
+@pytest.mark.parametrize("size", [1e-3, 1.0, 200.0])
+def test_a_gap_by_float32_products_covers_their_rounding(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, loss: Any, class_weights: Any, size: float
+) -> None:
+    """The exact gap is that in float64; W needs more digits than float32 has."""
+    W = size * weights_at(1)
+    wide = rows.certified(loss, {"W": W}, class_weights=class_weights)
+    seen, record = watch_precisions(monkeypatch), (wide.primal, wide.dual)
+    found = rows.certified(loss, {"W": W}, class_weights=class_weights, recorded=record)
+    assert set(seen) == {"float32"}
+    bound = found.gap - (found.primal - found.dual)
+    assert abs(found.primal - found.dual - wide.gap) <= bound <= 1e-4 * wide.gap
+    assert found.gap >= wide.gap != found.primal - found.dual
+    assert (found.primal, found.dual) == pytest.approx(record, rel=1e-6)
+    assert found.relative_gap == found.gap / found.primal
+    assert (found.basis, found.valid) == ("W", True)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "share"), [((1.0, 1.0), 0.0), ((1.0 + 3e-6, 1.0), 1.0)], ids=["rounding", "record"]
+)
+def test_float64_decides_what_rounding_may_hide(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, recorded: tuple[float, float], share: float
+) -> None:
+    """A gap above the tolerance of which rounding is too large a share, or a record that seems wrong."""
+    W = weights_at(1)
+    wide = rows.certified(Softmax(), {"W": W})
+    seen, record = watch_precisions(monkeypatch), np.multiply(recorded, (wide.primal, wide.dual))
+    monkeypatch.setattr(recompute, "SMALL_SHARE", share)
+    found = rows.certified(Softmax(), {"W": W}, recorded=(float(record[0]), float(record[1])))
+    assert (found.primal, found.dual, found.gap) == (wide.primal, wide.dual, wide.gap)
+    assert (seen[0], seen[-1]) == ("float32", "float64")
+
+
+@pytest.mark.parametrize("kind", ["hinge", "smoothed", "duals", "cuts"])
+def test_products_are_in_float64_where_no_bound_is_known(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    loss = TopKHinge(2) if kind in {"hinge", "smoothed"} else Softmax()
+    gamma, W = 0.4 if kind == "smoothed" else 0.0, weights_at(1)
+    A = duals_at(rows, loss, W, gamma, "moreau", np.ones(N)) if kind == "duals" else None
+    cuts = {"cut_points": W[None], "cut_shares": np.array([0.5])} if kind == "cuts" else {}
+    seen = watch_precisions(monkeypatch)
+    rows.certified(loss, {"W": W, **cuts}, A, smoothing=gamma)
+    assert set(seen) == {"float64"}
 
 
 @pytest.mark.parametrize(("gamma", "basis"), [(0.0, "W and b"), (0.4, "W, b and aa")])
