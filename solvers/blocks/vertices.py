@@ -105,6 +105,13 @@ def add_by_class(X: Any, first: Any, rows: Any, values: Any, product: Any) -> No
                 _add_one(target, X, low, rows[e : e + 1], values[e : e + 1])
 
 
+def add_rows_by_class(X: FloatArray, y: IntArray, weights: Float64Array, totals: Float64Array) -> None:
+    """Add the rows of X (b, d), each times its weight, to the totals (m, d) of their classes."""
+    rows = np.argsort(y, kind="stable")
+    first = np.searchsorted(y[rows], np.arange(len(totals) + 1))
+    add_by_class(X, first, rows, weights[rows], totals)
+
+
 @jit(fastmath={"contract"})
 def accumulate_dense(X: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, product: Any) -> None:
     """Add sum w_i u_i x_i^T to `product` (m, d) float64, for the rows X (b, d)."""

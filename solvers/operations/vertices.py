@@ -9,7 +9,14 @@ import numpy as np
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.second_order import add_weighted_grams
-from topline.solvers.blocks.vertices import DenseVertices, open_sizes, sizes_of_entries, vertices_of
+from topline.solvers.blocks.vertices import (
+    DenseVertices,
+    Vertices,
+    add_rows_by_class,
+    open_sizes,
+    sizes_of_entries,
+    vertices_of,
+)
 from topline.solvers.core.answers import (
     FLOAT64,
     Clock,
@@ -21,7 +28,7 @@ from topline.solvers.core.answers import (
 )
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import AverageTopK, Problem, SelectedRows
-from topline.solvers.core.rows import as_rows, most_terms, squares_above
+from topline.solvers.core.rows import as_rows, gives_sparse, most_terms, squares_above
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
@@ -99,7 +106,7 @@ class FindVertices(TileOperation[VertexSums]):
         product, rows, alpha_u, alpha_sq = np.zeros((problem.m, problem.d)), 0, 0.0, 0.0
         bounded = self.envelope and problem.form.score_roundings is not None
         rounds, row_sq, weight, terms = bounded and dtype != FLOAT64, 0.0, 0.0, 0
-        sizes = np.zeros(problem.m)
+        sizes, by_class = np.zeros(problem.m), looks and self._is_by_class(block)
         taken = yield clock, dtype, np.ascontiguousarray(self.W, dtype=dtype)
         while taken is not None:
             tile, scores = taken
@@ -120,10 +127,15 @@ class FindVertices(TileOperation[VertexSums]):
             if looks:
                 opens.add(tile, scores, clock)
             clock.row_work()
-            vertices.accumulate(tile.X, product)
+            if by_class:
+                add_rows_by_class(tile.X, tile.y, tile.weights, product)
+            else:
+                vertices.accumulate(tile.X, product)
             rows += len(tile.y)
             clock.product()
             taken = yield None
+        if by_class:
+            product = _of_classes(vertices, product, dtype)
         return VertexSums(
             rows=rows, product=np.ascontiguousarray(product.T), alpha_u=alpha_u, alpha_sq=alpha_sq,
             openness=opens.sizes if looks else None, openness_sq=opens.squares,
@@ -131,6 +143,13 @@ class FindVertices(TileOperation[VertexSums]):
             sizes=sizes if rounds else None, summed=block.tiles.rows if rounds else 0, **_of_vertices(sums),
             **clock.seconds(),
         )  # fmt: skip
+
+    def _is_by_class(self, block: Block) -> bool:
+        """Return whether to sum features by class: at W = 0 a gradient is alike in all but the own class."""
+        problem, form = block.problem, block.problem.form
+        unique = form.convex and (form.smooth or problem.smoothing > 0)
+        alike = unique and form.margins is None and form.label_sets is None
+        return alike and problem.m >= _MANY_CLASSES and not gives_sparse(block.X) and not self.W.any()
 
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> VertexSums:
         """Return the sums over the rows of the largest losses, each with the weight w_i = n p_i.
@@ -151,6 +170,18 @@ class FindVertices(TileOperation[VertexSums]):
             seconds_products=answer.seconds_products + found.seconds_products,
             seconds_kernels=answer.seconds_kernels + found.seconds_kernels,
         )
+
+
+#: Classes from which it pays to sum the features of each first.
+_MANY_CLASSES = 64
+
+
+def _of_classes(vertices: Vertices, totals: Float64Array, dtype: np.dtype[np.floating]) -> Float64Array:
+    """Return sum u_i x_i^T (m, d) at W = 0 from the summed features of every class, (m, d)."""
+    u = np.zeros((1, len(totals)), dtype)
+    vertices.find(u, np.zeros(1, dtype=np.int32), np.ones(1), np.zeros(ranking.N_SUMS))
+    own, other = u[0, :2].astype(np.float64)
+    return np.asarray((own - other) * totals + other * totals.sum(axis=0))
 
 
 #: Rows of a tile sampled for open classes.
