@@ -15,7 +15,7 @@ LINES: Final = {
     "pipeline/backbones": 1_955,
     "pipeline/certification": 1_608,
     "pipeline/cli": 2_435,
-    "pipeline/cluster": 3_081,
+    "pipeline/cluster": 3_087,
     "pipeline/dashboard": 2_138,
     "pipeline/doctor": 507,
     "pipeline/evaluation": 1_156,

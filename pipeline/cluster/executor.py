@@ -84,7 +84,7 @@ class DaskExecutor:
         self._poll_interval = poll_interval
         self._bound: Bound | None = None
         self._scheduler: BlockScheduler | None = None
-        self._weights = WeightsSender(np.dtype(np.float64))
+        self._weights, self._sender_epoch = WeightsSender(np.dtype(np.float64)), 0
         self._renewal: LeaseRenewal | None = None
         self._checkpoint_source: CheckpointSource | None = None
 
@@ -148,7 +148,6 @@ class DaskExecutor:
             self._calls, self._bound, self._checkpoint_source, self._worker_wait, self._poll_interval
         )
         self._scheduler.begin()
-        self._weights = WeightsSender(compute_dtype(X.dtype), self._shared_memory())
         self._renewal = LeaseRenewal(self._calls, self._scheduler.placement, LEASE_SECONDS)
 
     def run(self, operation: Operation[A]) -> A:
@@ -161,7 +160,7 @@ class DaskExecutor:
         scheduler.rebalance(pending_step)
         while True:
             epoch = self.epoch
-            message = self._weights.message(operation, epoch)
+            message = self._sender(epoch).message(operation, epoch)
             try:
                 sums = self._sums(message)
             except WorkersLost as lost:
@@ -226,6 +225,13 @@ class DaskExecutor:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _sender(self, epoch: int) -> WeightsSender:
+        """Return the sender of an epoch, whose owners may include a worker that cannot share memory."""
+        if self._sender_epoch != epoch and self._bound is not None:
+            self._weights = WeightsSender(compute_dtype(self._bound.spec.X.dtype), self._shared_memory())
+            self._sender_epoch = epoch
+        return self._weights
+
     def _here(self) -> BlockScheduler:
         if self._scheduler is None:
             raise StateLostError("nothing is bound to the executor")
@@ -274,7 +280,7 @@ class DaskExecutor:
         calls = self._to_owners(worker_blocks.release)
         self._scheduler = self._renewal = None
         # It keeps arrays of the size of W.
-        self._weights = WeightsSender(np.dtype(np.float64))
+        self._weights, self._sender_epoch = WeightsSender(np.dtype(np.float64)), 0
         try:
             self._calls.run(calls, limit=RELEASE_SECONDS)
         except (WorkersLost, ClusterError) as error:

@@ -323,6 +323,34 @@ def test_all_is_sent_where_one_cannot_read_what_others_share(
 
 
 @pytest.mark.cluster
+def test_all_is_sent_once_a_worker_cannot_read_after_a_loss(
+    processes: Client, sent: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a worker that joins later may be unable to: whoever has blocks now is asked again."""
+    last, refused, epochs = max(processes.scheduler_info()["workers"]), ExitStack(), []
+    executor = DaskExecutor(processes, blocks=2)
+
+    def refuse_later(record: Any, _: Any) -> None:
+        epochs.append(executor.epoch)
+        if len(epochs) == 2:
+            refused.enter_context(refused_there(processes, last, Path, "open"))
+            sent.clear()
+
+    with refused, executor:
+        result = solve(
+            X, Y, TopKHinge(2), 1.0 / len(Y), method="fw", tol=1e-12, max_passes=5, executor=executor,
+            callbacks=[refuse_later],
+        )  # fmt: skip
+    assert sorted(set(epochs)) == [1, 2]
+    lies = [isinstance(array, SharedArray) for array in sent]
+    # The first message is of the epoch in which all could read.
+    assert lies[0]
+    assert not any(lies[1:])
+    assert len(lies) > 1
+    assert_as_alone(result)
+
+
+@pytest.mark.cluster
 def test_a_round_is_repeated_when_a_product_is_gone(
     processes: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
