@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import queue
 import re
@@ -215,6 +216,8 @@ def test_a_scheduler_that_does_not_answer_is_waited_for_in_words_until_a_time(
     async def never(*_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
 
+    # Dask silences the handlers of its own logger while a cluster is open, and pytest's is one of them.
+    caplog.set_level(logging.WARNING)
     monkeypatch.setattr(type(threads.scheduler), "identity", never, raising=False)
     monkeypatch.setattr(watchdog, "ASK_SECONDS", asked_for)
     with pytest.raises(ClusterError, match=r"the scheduler does not answer \(none in 0\.\d+ s\)"):
