@@ -388,6 +388,8 @@ def _conclude(
         dual = primal - excess - 0.5 * lam * float(np.linalg.norm(W_dual - W)) ** 2
         rounding = sums.rounding.bound(W_dual, lam, n)
         gap = primal - dual + rounding
+        if not np.isfinite(gap):
+            return None
     _check_order(record, gap, smoothed_gap, primal)
     relative = max(gap, 0.0) / max(abs(primal), float(np.finfo(np.float64).tiny))
     recorded = {name: float(record.result[name]) for name in ("primal", "dual")}

@@ -435,13 +435,16 @@ def test_a_gap_by_float32_products_covers_their_rounding(
 
 
 @pytest.mark.parametrize(
-    ("recorded", "share"), [((1.0, 1.0), 0.0), ((1.0 + 3e-6, 1.0), 1.0)], ids=["rounding", "record"]
+    ("recorded", "share", "unit"),
+    [((1.0, 1.0), 0.0, 2.0**-24), ((1.0 + 3e-6, 1.0), 1.0, 2.0**-24), ((1.0, 1.0), 1.0, np.inf)],
+    ids=["rounding", "record", "overflow"],
 )
 def test_float64_decides_what_rounding_may_hide(
-    rows: Rows, monkeypatch: pytest.MonkeyPatch, recorded: tuple[float, float], share: float
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, recorded: tuple[float, float], share: float, unit: float
 ) -> None:
     """A gap above the tolerance of which rounding is too large a share, or a record that seems wrong."""
     W = weights_at(1)
+    monkeypatch.setattr(certificate_sums, "_UNIT", unit)
     wide = rows.certified(Softmax(), {"W": W})
     seen, record = watch_precisions(monkeypatch), np.multiply(recorded, (wide.primal, wide.dual))
     monkeypatch.setattr(recompute, "SMALL_SHARE", share)
