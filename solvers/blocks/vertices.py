@@ -17,6 +17,7 @@ from topline.solvers.crew import ALONE, Crew
 from topline.solvers.jit_cache import jit
 from topline.solvers.losses import LossForm, ranking
 from topline.solvers.losses.rows import gradient_rows
+from topline.solvers.projections.columns import largest_values
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Columns of X accumulated at once: a class's sums stay in the first-level cache.
@@ -311,8 +312,6 @@ def vertices_of(problem: Problem, rows: int, *, smoothed: bool, crew: Crew = ALO
 
 #: Error of a score in units of rounding of |x_i| |w_j|, as the sum may cancel.
 _ROUNDINGS = 4.0
-#: Ranks up to which the least margins are kept by insertion; beyond it all are sorted.
-_FEW_RANKS = 32
 
 
 def can_vanish(form: LossForm) -> bool:
@@ -379,21 +378,24 @@ def _stretched(
 ) -> float:
     """Raise c row by row, by Newton steps on the sum over ranks, which is convex in c."""
     off, sizes = slack
-    ahead = np.empty(len(rho))
     every = np.empty(scores.shape[1])
+    behind = np.empty(len(rho))
     for i in range(len(y)):
         if weights[i] == 0.0:
             continue
-        held = _ahead(scores, i, y[i], margins, off[i], sizes, every)
-        held = _least(every, held, ahead)
+        others = _behind(scores, i, y[i], margins, off[i], sizes, every)
+        held = min(others, len(rho))
+        largest_values(every, others, held, -1, behind)
+        if held and behind[held - 1] == -np.inf:  # scores that are no numbers
+            return np.inf
         while True:
             value = slope = 0.0
             for r in range(held):
-                violation = 1.0 - c * ahead[r]
+                violation = 1.0 + c * behind[r]
                 rank = r + 1 if own_in_sort and violation <= 0.0 else r
                 if rank < len(rho):
                     value += rho[rank] * violation
-                    slope += rho[rank] * ahead[r]
+                    slope -= rho[rank] * behind[r]
             if value <= 0.0:
                 break
             if not slope > 0.0:
@@ -406,7 +408,7 @@ def _stretched(
 
 
 @jit
-def _ahead(
+def _behind(
     scores: FloatArray,
     i: int,
     label: int,
@@ -415,7 +417,7 @@ def _ahead(
     sizes: Float64Array,
     every: Float64Array,
 ) -> int:
-    """Write the lead of the own class over the others, in margins; return their number.
+    """Write how far the own class is behind each of the others, in margins; return their number.
 
     With a margin of 0 a tie is enough.
     """
@@ -425,35 +427,14 @@ def _ahead(
         if j == label:
             continue
         other = np.float64(scores[i, j])
-        by = float(own - other - off * (sizes[label] + sizes[j]))
+        by = float(other - own + off * (sizes[label] + sizes[j]))
         if margins.size:
             if margins[label, j] == 0.0:
                 if own >= other:
                     continue
-                by = -np.inf
+                by = np.inf
             else:
                 by /= margins[label, j]
         every[held] = by
         held += 1
-    return held
-
-
-@jit
-def _least(every: Float64Array, count: int, least: Float64Array) -> int:
-    """Write the least of the first `count` numbers in ascending order, as many as fit."""
-    if len(least) > _FEW_RANKS:
-        ascending = np.sort(every[:count])
-        held = min(count, len(least))
-        least[:held] = ascending[:held]
-        return held
-    held = 0
-    for j in range(count):
-        if held == len(least) and every[j] >= least[held - 1]:
-            continue
-        p = min(held, len(least) - 1)
-        while p > 0 and least[p - 1] > every[j]:
-            least[p] = least[p - 1]
-            p -= 1
-        least[p] = every[j]
-        held = min(held + 1, len(least))
     return held

@@ -90,7 +90,7 @@ def test_many_ranks_are_stretched_as_few_are() -> None:
     y = random.integers(60, size=20).astype(np.int32)
     scores = random.standard_normal((20, 60))
     scores[np.arange(20), y] = scores.max(axis=1) + 0.1
-    for k in (32, 33, 60):
+    for k in (16, 17, 60):
         expected = max(vanishing(TopKHinge(k), row, label) for row, label in zip(scores, y, strict=True))
         assert stretch(TopKHinge(k), scores, y) == pytest.approx(expected, rel=1e-9)
 
