@@ -12,7 +12,8 @@ parabola peaks before g = 1 the blocks have overshot.  The factor follows it, qu
 stays near 1 if blocks synchronise often, because between two line searches no block knows what the others do.
 So a round of several blocks has many parts.  In each every block visits a share of its rows, in a random
 order without repetition, and all step along the summed change.  After one turn of all rows, those that moved
-are swept again, until a sweep gains little compared with the first: only then is the gap measured.
+are swept again, and every few sweeps all that are not at rest, until a sweep gains little compared with the
+first: only then is the gap measured.
 
 For a loss with kinks P is then that of the mean of W over the parts, the late ones counting most
 (polynomial-decay averaging: O. Shamir, T. Zhang, "Stochastic gradient descent for non-smooth optimization",
@@ -372,7 +373,7 @@ class _Way:
     rise: float = 0.0
     first: float = 0.0
     last: float = 0.0
-    visited: int = 0
+    visited: float = 0.0
     active: int = 0
     moving: int = 0
     filled: int = 0

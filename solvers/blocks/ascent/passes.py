@@ -83,7 +83,7 @@ class AscentSums(VectorSums):
     late : the number of blocks that ran out of time.
     """
 
-    visited: int = 0
+    visited: float = 0.0
     left: float = 0.0
     moving: int = 0
     filled: int = merged_by(max, 0)
@@ -433,7 +433,7 @@ class AscentPass:
             alpha_u=float(sums[1]),
             u_sq=float(sums[2]),
             active=int(sums[3]),
-            visited=math.ceil(self.visited),
+            visited=self.visited,
             late=int(self._late),
             **self.clock.seconds(),
         )

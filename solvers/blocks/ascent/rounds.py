@@ -14,8 +14,8 @@ On request, rows that look alike and have different labels are also moved togeth
 after each (`topline.solvers.blocks.ascent.alike_rows`).
 
 If several blocks ascend at the same time, a round has many parts, and the blocks synchronise after each: a
-block visits a share of its rows once, in the random order of a sweep, without stages of its own
-(`topline.solvers.methods.dual_ascent`).
+block visits a share of its rows once, in the random order of a sweep.  Its stages have a fixed number of
+sweeps, and no extrapolation (`topline.solvers.methods.dual_ascent`).
 
 Stages also end once the gap of their rows is as small as the request asks.  From nearly optimal dual
 variables the first sweep may leave out the rows with alpha_i = 0.
@@ -64,6 +64,9 @@ _LOOKS_SMOOTH = 1.0
 _LOOKS_EARLY = 1.3
 #: Upper bound of the (negative) rise of a row at rest.
 _RESTS = -0.5
+#: Sweeps of a stage in turns: its first one visits every row not at rest, the others only rows that moved.
+#: Rows that hardly moved move again once others have: without that visit D rose less than half as fast.
+_STAGE = 6
 #: Joint moves that gain less than this share of the first sweep's gain are not repeated in a round.
 _JOINT_PAYS = 0.05
 #: Cost of the search for alike rows, in products of all rows with a class, and its limit in passes.
@@ -139,7 +142,8 @@ class BlockAscent(BlockRows):
             return sums
         swept = np.concatenate([rows[:0], *self._shares])
         risen = float(np.maximum(self._rises[swept], 0.0).sum())
-        self._still = STILL * risen / max(len(swept), 1) if turn.sweep else _RESTS
+        ends_stage = turn.sweep % _STAGE == 0
+        self._still = _RESTS if ends_stage else STILL * risen / max(len(swept), 1)
         return replace(sums, moving=len(self._moving_rows()))
 
     def _restrict(self, work: AscentPass, turn: Turn, feed: RowFeed) -> None:

@@ -236,6 +236,19 @@ def test_it_needs_far_fewer_passes_than_frank_wolfe() -> None:
     assert frank_wolfe.status is Status.MAX_PASSES
 
 
+@pytest.mark.parametrize("blocks", [2, 8])
+def test_several_blocks_need_hardly_more_passes_than_one(blocks: int) -> None:
+    """Where features are correlated, rows that hardly moved must be swept again with those that did."""
+    random = np.random.default_rng(0)
+    centres, y = random.normal(size=(10, 20)), random.integers(10, size=600)
+    X = (centres[y] + 2.0 * random.normal(size=(600, 20))) @ random.normal(size=(20, 20))
+    X = ((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32)
+    alone = run(X, y, MaxHinge(), 1.0, tol=1e-3, m=10)
+    shared = run(X, y, MaxHinge(), 1.0, tol=1e-3, m=10, executor=SerialExecutor(blocks=blocks))
+    assert alone.status is shared.status is Status.SOLVED
+    assert shared.passes <= 1.5 * alone.passes
+
+
 def test_no_part_of_a_round_is_without_rows(monkeypatch) -> None:
     """Packed dual rows are opened slab by slab, of which a block has fewer than there may be parts."""
     X, y = examples(n=600, d=3)
