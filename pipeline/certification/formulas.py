@@ -95,9 +95,20 @@ def envelope(loss: CertifiedLoss, scores: Array, y: Labels, gamma: float, gamma_
     """Return Phi_gamma(s; y) of each row, by Fenchel-Young equality at its gradient; Phi for gamma = 0."""
     if gamma == 0.0:
         return loss.values(scores, y)
+    return value_and_gradient(loss, scores, y, gamma, gamma_own)[0]
+
+
+def value_and_gradient(
+    loss: CertifiedLoss, scores: Array, y: Labels, gamma: float, gamma_own: float
+) -> tuple[Array, Array]:
+    """Return Phi_gamma(s; y) and u = -grad Phi_gamma(s; y) of each row, which cost little more than u."""
+    if isinstance(loss, _TopKEntropy):
+        return loss.value_and_gradient(scores, y)
     u = loss.gradient(scores, y, gamma, gamma_own)
+    if gamma == 0.0:
+        return loss.values(scores, y), u
     linear = np.einsum("ij,ij->i", u, scores)
-    return np.asarray(loss.conjugate(u, y) - linear - penalties(u, y, gamma, gamma_own))
+    return np.asarray(loss.conjugate(u, y) - linear - penalties(u, y, gamma, gamma_own)), u
 
 
 def curvature(loss: CertifiedLoss) -> float | None:
@@ -539,6 +550,10 @@ class _TopKEntropy:
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
         """Return the dual row of the maximising x; the loss is smooth, so gamma is 0."""
+        return self.value_and_gradient(scores, y)[1]
+
+    def value_and_gradient(self, scores: Array, y: Labels) -> tuple[Array, Array]:
+        """Return Phi and the dual row of the maximising x, found once for both."""
         a = self._violations(scores, y)
         found = self._solve(a)
         at_cap = found.capped[:, None]
@@ -548,7 +563,8 @@ class _TopKEntropy:
         capped = np.arange(found.top.shape[1]) < at_cap
         highest = np.where(capped, 1.0 / self.k, np.take_along_axis(shares, found.top, axis=1))
         np.put_along_axis(shares, found.top, highest, axis=1)
-        return dual_rows(expit(found.level)[:, None] * shares, y)
+        values = np.asarray(self.T * np.logaddexp(0.0, found.level))
+        return values, dual_rows(expit(found.level)[:, None] * shares, y)
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
         """Return -T (sum x log x + p log p) + margin sum x of each row."""

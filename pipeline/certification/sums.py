@@ -28,7 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from topline.pipeline.certification.formulas import CertifiedLoss, RankedLoss, envelope, penalties
+from topline.pipeline.certification.formulas import (
+    CertifiedLoss,
+    RankedLoss,
+    envelope,
+    penalties,
+    value_and_gradient,
+)
 from topline.pipeline.errors import InputError
 
 Array: TypeAlias = NDArray[np.float64]
@@ -177,38 +183,47 @@ class CertificateSums:
             self.rounding.squares += float(weights @ np.square(norms))
             self.rounding.most_rows = max(self.rounding.most_rows, len(y))
         for few in _row_slices(scores):
-            wide = scores[few].astype(np.float64, copy=False)
-            losses = envelope(self.loss, wide, y[few], self.gamma, self.gamma_own)
+            wide, labels, gammas = scores[few].astype(np.float64, copy=False), y[few], self._gammas
+            rows = None if A is None else A[few]
+            if self.product is None or A is not None or elsewhere:
+                losses = envelope(self.loss, wide, labels, *gammas)
+            else:
+                losses, rows = value_and_gradient(self.loss, wide, labels, *gammas)
             self.loss_sum += float(weights[few] @ losses)
-            if self.product is not None:
-                kept = None if A is None else A[few]
-                point = points[few] if elsewhere else wide
-                found = alpha[few] = self._add_duals(wide, point, y[few], kept, weights[few])
+            if elsewhere:
+                rows = self.loss.gradient(points[few], labels, *gammas)
+            if self.product is not None and rows is not None:
+                found = alpha[few] = self._add_duals(wide, rows, labels, weights[few], stored=A is not None)
                 if self.rounding is not None:
                     self.rounding.add(norms[few], found, wide)
         if self.product is not None:
             self.product += np.asarray(X.T @ alpha)
 
+    @property
+    def _gammas(self) -> tuple[float, float]:
+        return self.gamma, self.gamma_own
+
     def _add_duals(
         self,
         scores: NDArray[np.float64],
-        point: NDArray[np.float64],
+        rows: NDArray[Any],
         y: NDArray[Any],
-        A: NDArray[Any] | None,
         weights: NDArray[np.float64],
+        *,
+        stored: bool,
     ) -> NDArray[np.float64]:
-        """Add dual variables, A or minus the gradients at the scores of `point`, and return them weighted."""
-        if A is None:
-            beta, counted = self.loss.gradient(point, y, self.gamma, self.gamma_own), self.share * weights
+        """Add dual rows, those of A if they were `stored`, else minus gradients; return them weighted."""
+        if not stored:
+            beta, counted = rows, self.share * weights
             alpha: NDArray[np.float64] = beta * counted[:, None]
         else:
             counted = weights
-            alpha = A.astype(np.float64)
+            alpha = rows.astype(np.float64)
             beta = alpha / np.where(weights > 0.0, weights, np.inf)[:, None]
             amounts = self.loss.violations(beta, y)
             # An example of weight 0 has alpha_i = 0.
             amounts[weights == 0.0] = np.abs(alpha[weights == 0.0]).sum(axis=1)
-            self.tolerance = max(self.tolerance, FEASIBLE[A.dtype.itemsize])
+            self.tolerance = max(self.tolerance, FEASIBLE[rows.dtype.itemsize])
             self.outside += float(np.where(weights > 0.0, weights, 1.0) @ amounts)
             self.mass += 0.5 * float(np.abs(alpha).sum()) / self.loss.radius
             self.infeasibility = max(self.infeasibility, float(amounts.max(initial=0.0)))
