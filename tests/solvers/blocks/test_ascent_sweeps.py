@@ -396,6 +396,7 @@ def optimum_with_twins(loss, labels):
 @LAYOUTS
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize(("loss", "labels"), [(MaxHinge(), 2), (TopKHinge(3), 5)], ids=str)
+@pytest.mark.covering(2)
 def test_twins_are_moved_to_the_optimum(loss, labels, blocks, layout, monkeypatch) -> None:
     """Their dual variables end at their bounds, 1, which visits of single rows reach by steps of 1e-4."""
     X, y, best = optimum_with_twins(loss, labels)

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -84,6 +84,7 @@ def test_any_state_comes_back_as_it_was(state) -> None:
 
 
 @pytest.mark.parametrize("kind", codec.CLASSES.values(), ids=lambda kind: kind.__name__)
+@settings(max_examples=15)  # what an array may hold is drawn above
 @given(data=st.data())
 def test_what_every_method_remembers_comes_back_as_it_was(kind, data) -> None:
     value = data.draw(values_of(kind))

@@ -298,17 +298,22 @@ def test_clones_and_pickles() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # rounding may come before tol
-def test_weights_are_repeated_rows_to_the_last_digit() -> None:
+@pytest.mark.covering(2)
+@pytest.mark.parametrize(
+    "check",
+    [check_sample_weight_equivalence_on_dense_data, check_sample_weight_equivalence_on_sparse_data],
+    ids=["dense", "sparse"],
+)
+@pytest.mark.parametrize("method", ["auto", "newton"])
+@pytest.mark.parametrize("loss", ["topk_hinge", "max_hinge"])
+def test_weights_are_repeated_rows_to_the_last_digit(loss, method, check) -> None:
     """The check of scikit-learn, with a tolerance that leaves the methods no freedom.
 
     C = 0.1 for dual ascent: objective values that are equal to 1e-16 leave W open by the root of it times
     sqrt(C), and at C = 1 that is as much as the check allows.
     """
-    for loss in ("topk_hinge", "max_hinge"):
-        ascent = TopKClassifier(loss, C=0.1, tol=1e-12)
-        for model in (ascent, TopKClassifier(loss, tol=1e-12, method="newton")):
-            check_sample_weight_equivalence_on_dense_data("TopKClassifier", model)
-            check_sample_weight_equivalence_on_sparse_data("TopKClassifier", model)
+    C = 1.0 if method == "newton" else 0.1
+    check("TopKClassifier", TopKClassifier(loss, C=C, tol=1e-12, method=method))
 
 
 @pytest.mark.parametrize(
