@@ -258,7 +258,7 @@ def solved(kept_bytes, method):
     kernel = CountingKernel()
     spec = ProblemSpec(MaxHinge(), C=4.0, method=method, kernel=kernel)
     with SerialExecutor(blocks=3, kept_bytes=kept_bytes) as executor:
-        result = solved_on_blocks(spec, ROWS, LABELS, executor, tol=1e-2)
+        result = solved_on_blocks(spec, ROWS, LABELS, executor, tol=3e-2)
     return result, kernel.values
 
 

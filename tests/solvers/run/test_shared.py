@@ -94,7 +94,7 @@ def test_a_lost_block_costs_the_runs_passes_and_no_digit(data, at) -> None:
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_each_run_comes_to_the_numbers_that_it_comes_to_alone(data, blocks) -> None:
     X, y, weights = data
-    runs = [run_of(head, C) for head, C in enumerate((0.1, 0.1, 0.1, 3.0, 3.0, 3.0))]
+    runs = [run_of(head, C) for head, C in enumerate((0.1, 0.1, 0.1, 1.0, 1.0, 1.0))]
     with SerialExecutor(blocks=blocks, threads=2) as executor:
         passes = SharedPasses(executor, runs[0].problem, X, y, weights)
         at_zero = {run: risk_at_zero(run.problem, y, weights[:, run.column]) for run in runs}
