@@ -315,20 +315,22 @@ def test_a_model_without_the_rows_works_on(store: Store) -> None:
         certify(f"{store.url}/models/m0001")
 
 
-def test_ten_rows_are_forgotten_one_by_one_and_each_step_is_audited(tmp_path: Path, topline: Topline) -> None:
-    """Three models: the champion learned all rows, the second not the first five, the last none of them."""
+def test_four_rows_are_forgotten_one_by_one_and_each_step_is_audited(
+    tmp_path: Path, topline: Topline
+) -> None:
+    """Three models: the champion learned all rows, the second not the first two, the last none of them."""
     place = str(tmp_path / "store")
     X, labels = make_features(300, 12, 4)
     split = make_split(300)
     write_dataset(open_store(place, create=True), X, labels, split)
     dataset = Dataset.open(open_store(place))
-    names = [name for name, one in zip(dataset.sample_ids(), dataset.split(), strict=True) if one == 0][:10]
+    names = [name for name, one in zip(dataset.sample_ids(), dataset.split(), strict=True) if one == 0][:4]
 
     def run(*words: str) -> tuple[int, dict[str, Any]]:
         ran = topline(*words, "--json")
         return ran.code, ran.json
 
-    for known in (0, 5, 10):
+    for known in (0, 2, 4):
         if known:
             edited_dataset(dataset, Edits(frozenset(names[:known]), {}))
         made = train(TrainConfig(store=place, k=2, tol=1e-2), HERE).model
@@ -337,12 +339,12 @@ def test_ten_rows_are_forgotten_one_by_one_and_each_step_is_audited(tmp_path: Pa
     assert run("models", "promote", f"{place}/models/m0001", "--reason", "the first")[0] == 0
     for number, name in enumerate(names):
         code, said = run("forget", place, "--rows", name, "--reason", "asked to")
-        learned = ["m0001"] if number < 5 else ["m0001", "m0002"]
+        learned = ["m0001"] if number < 2 else ["m0001", "m0002"]
         assert (code, said["clean"], said["mentions"], said["models"]) == (1, False, [], learned), name
-        assert said["rows"] == (1 if number == 0 else 0 if number < 5 else said["rows"])
+        assert said["rows"] == (1 if number == 0 else 0 if number < 2 else said["rows"])
         code, said = run("fsck", place)
         assert (code, said["ok"]) == (0, True), said
-    code, said = run("forget", place, "--rows", names[9], "--retrain", "--workers", "0")
+    code, said = run("forget", place, "--rows", names[-1], "--retrain", "--workers", "0")
     assert (code, said["clean"], said["deleted_models"]) == (0, True, ["m0001", "m0002"])
     assert said["trained"].endswith("/m0004")
     standing = read_standing(open_store(place))

@@ -72,6 +72,8 @@ def test_auto_solves_similar_classes_with_a_large_C_on_any_blocks(blocks) -> Non
     assert ours.dual <= best.primal
 
 
+#: Passes of dual ascent on vectors that are alike grow like 1 / lam.
+WRITTEN_LAM = 0.1
 CLASS_VECTORS = {
     # Orthonormal: the unit vectors of another basis.
     "turned": np.linalg.qr(np.random.default_rng(0).normal(size=(M, M)))[0],
@@ -97,8 +99,8 @@ def test_every_method_ends_at_the_optimum_of_written_out_features(method, blocks
         truth = reference_of(name)
         with SerialExecutor(blocks=blocks) as executor:
             result = solve_with_features(
-                X, Y, MaxHinge(), LAM, ClassEmbeddings(C), method=method, tol=1e-3, max_passes=20_000,
-                executor=executor,
+                X, Y, MaxHinge(), WRITTEN_LAM, ClassEmbeddings(C), method=method, tol=1e-3,
+                max_passes=20_000, executor=executor,
             )  # fmt: skip
         assert result.status is Status.SOLVED
         assert result.dual <= truth * (1 + 1e-7)
@@ -113,7 +115,7 @@ def reference_of(name: str) -> float:
     against = (joint - joint[np.arange(N), Y][:, None]).reshape(N * M, -1)
     slack = np.kron(np.eye(N), np.ones((M, 1)))
     size = against.shape[1]
-    P = np.diag(np.concatenate([np.full(size, LAM), np.zeros(N)]))
+    P = np.diag(np.concatenate([np.full(size, WRITTEN_LAM), np.zeros(N)]))
     linear = np.concatenate([np.zeros(size), np.full(N, 1 / N)])
     margins = (np.arange(M) != Y[:, None]).astype(float).ravel()
     z = minimise_qp(P, linear, np.hstack([against, -slack]), -margins)
