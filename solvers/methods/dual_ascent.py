@@ -66,6 +66,8 @@ _ROWS_IN_TURN = 4
 #: Parts of a sweep for every block where an exchange costs nothing: the passes of K blocks that agree p times
 #: grow with (K - 1) / p (`topline.solvers.methods.shared_work`).
 _PARTS_OF_BLOCK = 32
+#: Least rows of all blocks in such a part: the safety factor follows what each part says.
+_ROWS_IN_PART = 16
 #: A round of several blocks ends after a sweep that gains less than this share of the first one's gain, or
 #: after this many visits per row.
 _PAYS, _MOST_VISITS = 0.03, 8.0
@@ -297,7 +299,7 @@ class DualAscent(Method):
         In this process all parts have about equally many rows; with remote workers only as many parts as pay.
         """
         if not measured.apart or memory.exchange is None:
-            most = min(max(n // self.blocks, 1), _PARTS_OF_BLOCK * self.blocks)
+            most = min(max(n // max(self.blocks, _ROWS_IN_PART), 1), _PARTS_OF_BLOCK * self.blocks)
             return max(math.ceil(most * rows / n), 1)
         # What a block overlooks between two line searches is the share of the moving rows that others visit.
         most = min(max(rows // (self.blocks * _ROWS_IN_TURN), 1), MOST_PARTS)
