@@ -33,7 +33,7 @@ LINES: Final = {
     "pipeline/sweep": 2_304,
     "pipeline/telemetry": 922,
     "pipeline/training": 2_095,
-    "solvers": 30_705,
+    "solvers": 30_704,
     "storage": 2_106,
     "storage/arrays": 845,
     "storage/datasets": 1_733,

@@ -93,9 +93,8 @@ _AFRESH = 8.0
 #: Passes of Newton's method on a smooth loss: so many, and this multiple of those of L-BFGS around the mean,
 #: times the root of what the largest of their second moments leave: conjugate gradients find these at once.
 _NEWTON_SMOOTH = 8.0, 2.0
-#: Passes of L-BFGS, by time, from which the least forecast keeps a run on dense rows from beginning with dual
-#: ascent.
-_TRIED = 45.0
+#: Passes of L-BFGS, by time, from which the least forecast has few dense rows begin with dual ascent.
+_LONG_RUN = 45.0
 #: A sweep of one block takes as long as this many evaluations, and longer if blocks synchronise in between.
 _SWEEP = 8.0
 #: Relative gap from which a start counts as new, and the W of several blocks as no place to continue from.
@@ -234,9 +233,9 @@ def priors(
         "newton": Prior(newton, _cost(problem, "newton")),
     }
     first = min(found, key=lambda name: found[name].time)
-    if found[first].time >= _TRIED and not gives_sparse(rows):
-        # A large forecast of dual ascent is the least certain, while one that moves W is soon measured.
-        first = min(("lbfgs", "newton"), key=lambda name: found[name].time)
+    if few and found[first].time >= _LONG_RUN:
+        # The gap of dual ascent soon says how long it takes, and the others continue from a far better W.
+        first = "dual_ascent"
     return {first: found[first], **found}
 
 

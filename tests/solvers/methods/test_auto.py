@@ -273,14 +273,14 @@ def test_what_is_forecast_follows_from_the_rows() -> None:
     assert forecast(X, y, Softmax(), 1.0, weights=weights)["dual_ascent"].passes > 10.0 * smooth[1]
 
 
-def test_a_long_run_begins_with_a_method_that_moves_W() -> None:
-    mixed = np.random.default_rng(1)
-    for directions, first in ((4, "newton"), (30, "dual_ascent")):
-        X, y = clusters(1_200, directions, 10)
-        known = forecast(X @ mixed.standard_normal((directions, 320), np.float32), y, Softmax(), 10.0)
-        assert known["dual_ascent"].time < known["lbfgs"].time
-        assert next(iter(known)) == first
-    assert next(iter(forecast(*texts(), Softmax(), 50.0))) == "dual_ascent", "sparse rows"
+def test_a_long_run_on_few_dense_rows_begins_with_dual_ascent() -> None:
+    mixed = np.random.default_rng(1).standard_normal((4, 320), np.float32)
+    for n in (1_200, 2_400):
+        X, y = clusters(n, 4, 10)
+        known = forecast(X @ mixed, y, Softmax(), 1.0)
+        least = min(known, key=lambda name: known[name].time)
+        assert least != "dual_ascent"
+        assert next(iter(known)) == ("dual_ascent" if n <= 4 * 320 else least)
 
 
 def test_whole_numbers_are_squared_as_numbers() -> None:
