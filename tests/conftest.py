@@ -55,8 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         sys.dont_write_bytecode = False
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    # Modules, tests and parameters stay: looking for garbage among them takes a fifth of the collection.
-    gc.disable()
+    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
+        # Modules, tests and parameters stay: looking for garbage among them takes a fifth of the collection.
+        gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,4 +1,4 @@
-"""Certificates: primal, dual and gap of a stored model, recomputed in float64 from what is stored.
+"""Certificates: primal, dual and gap of a stored model, recomputed from what is stored.
 
 Losses, domains, conjugates, envelopes, kernel values and sums are implemented here without the solvers, whose
 mistakes therefore cannot recur.  Only `recompute` and `objective` share code with training: for reading

@@ -170,6 +170,8 @@ class CertificateSums:
         if self.rounding is not None and part.rounding is not None:
             self.rounding.take(part.rounding)
 
+    # Where float32 overflows no gap is finite, and float64 decides.
+    @np.errstate(over="ignore", invalid="ignore")
     def add(self, first: int, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[Any]) -> None:
         """Add rows X (r, d) from row `first` on, with labels y (r,) and any dual variables A (r, m)."""
         scores = np.asarray(X @ W)

@@ -237,7 +237,7 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
 
 
 def certify(call: Call, model: ModelArgument) -> Outcome:
-    """Recompute a model's primal, dual and gap in float64 from what is stored, and record them."""
+    """Recompute a model's primal, dual and gap from what is stored, and record them."""
     from topline.pipeline.certification import certify as recompute
 
     url = find_model(model)

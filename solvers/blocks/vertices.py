@@ -386,8 +386,6 @@ def _stretched(
         others = _behind(scores, i, y[i], margins, off[i], sizes, every)
         held = min(others, len(rho))
         largest_values(every, others, held, -1, behind)
-        if held and behind[held - 1] == -np.inf:  # scores that are no numbers
-            return np.inf
         while True:
             value = slope = 0.0
             for r in range(held):
@@ -435,6 +433,7 @@ def _behind(
                 by = np.inf
             else:
                 by /= margins[label, j]
-        every[held] = by
+        # A selection would pass over what is no number.
+        every[held] = np.inf if np.isnan(by) else by
         held += 1
     return held

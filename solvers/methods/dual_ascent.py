@@ -61,13 +61,11 @@ from topline.solvers.typing import Float64Array
 
 #: Sweeps of the first rounds, which solve easy problems, and of a stage in all later ones.
 _SWEEPS = (1, 2, 3, 6)
-#: Least rows of a block in a part of a sweep, of workers elsewhere.
+#: Least rows of a block in a part of a sweep.
 _ROWS_IN_TURN = 4
-#: Parts of a sweep for every block where an exchange costs nothing: the passes of K blocks that agree p times
+#: Most parts of a sweep for every block where no message is sent: the passes of K blocks that agree p times
 #: grow with (K - 1) / p (`topline.solvers.methods.shared_work`).
 _PARTS_OF_BLOCK = 32
-#: Least rows of all blocks in such a part: the safety factor follows what each part says.
-_ROWS_IN_PART = 16
 #: A round of several blocks ends after a sweep that gains less than this share of the first one's gain, or
 #: after this many visits per row.
 _PAYS, _MOST_VISITS = 0.03, 8.0
@@ -278,7 +276,7 @@ class DualAscent(Method):
     def _next_turn(self, problem: Problem, measured: Measurement, way: _Way, turn: Turn) -> Turn | None:
         """Return the next turn, None at the end of the round: sweeps no longer pay, or passes are used up."""
         n = problem.n
-        if not math.isfinite(way.step) or way.late or way.visited >= measured.passes_left * n:
+        if not math.isfinite(way.step) or way.late or way.visited > measured.passes_left * n - self.blocks:
             return None
         if not turn.ends_sweep:
             # A sweep ends with the last non-empty share, which must be known when it is requested.
@@ -299,7 +297,7 @@ class DualAscent(Method):
         In this process all parts have about equally many rows; with remote workers only as many parts as pay.
         """
         if not measured.apart or memory.exchange is None:
-            most = min(max(n // max(self.blocks, _ROWS_IN_PART), 1), _PARTS_OF_BLOCK * self.blocks)
+            most = min(max(n // (self.blocks * _ROWS_IN_TURN), 1), _PARTS_OF_BLOCK * self.blocks)
             return max(math.ceil(most * rows / n), 1)
         # What a block overlooks between two line searches is the share of the moving rows that others visit.
         most = min(max(rows // (self.blocks * _ROWS_IN_TURN), 1), MOST_PARTS)

@@ -106,7 +106,7 @@ class FindVertices(TileOperation[VertexSums]):
         product, rows, alpha_u, alpha_sq = np.zeros((problem.m, problem.d)), 0, 0.0, 0.0
         bounded = self.envelope and problem.form.score_roundings is not None
         rounds, row_sq, weight, terms = bounded and dtype != FLOAT64, 0.0, 0.0, 0
-        sizes, by_class = np.zeros(problem.m), looks and self._is_by_class(block)
+        sizes, at_zero = np.zeros(problem.m), self._at_zero(block, vertices, dtype) if looks else None
         taken = yield clock, dtype, np.ascontiguousarray(self.W, dtype=dtype)
         while taken is not None:
             tile, scores = taken
@@ -127,15 +127,16 @@ class FindVertices(TileOperation[VertexSums]):
             if looks:
                 opens.add(tile, scores, clock)
             clock.row_work()
-            if by_class:
+            if at_zero is not None:
                 add_rows_by_class(tile.X, tile.y, tile.weights, product)
             else:
                 vertices.accumulate(tile.X, product)
             rows += len(tile.y)
             clock.product()
             taken = yield None
-        if by_class:
-            product = _of_classes(vertices, product, dtype)
+        if at_zero is not None:
+            own, other = at_zero
+            product = (own - other) * product + other * product.sum(axis=0)
         return VertexSums(
             rows=rows, product=np.ascontiguousarray(product.T), alpha_u=alpha_u, alpha_sq=alpha_sq,
             openness=opens.sizes if looks else None, openness_sq=opens.squares,
@@ -144,12 +145,24 @@ class FindVertices(TileOperation[VertexSums]):
             **clock.seconds(),
         )  # fmt: skip
 
-    def _is_by_class(self, block: Block) -> bool:
-        """Return whether to sum features by class: at W = 0 a gradient is alike in all but the own class."""
-        problem, form = block.problem, block.problem.form
-        unique = form.convex and (form.smooth or problem.smoothing > 0)
-        alike = unique and form.margins is None and form.label_sets is None
-        return alike and problem.m >= _MANY_CLASSES and not gives_sparse(block.X) and not self.W.any()
+    def _at_zero(
+        self, block: Block, vertices: Vertices, dtype: np.dtype[np.floating]
+    ) -> tuple[float, float] | None:
+        """Return the own entry of u and every other at W = 0, where features are summed by class instead.
+
+        None at another W, for few classes, sparse rows, or entries that depend on the class.
+        """
+        m, form = block.problem.m, block.problem.form
+        unique = form.convex and (form.smooth or block.problem.smoothing > 0)
+        if not unique or m < _MANY_CLASSES or gives_sparse(block.X) or self.W.any():
+            return None
+        if form.margins is not None or form.label_sets is not None:
+            return None
+        u = np.zeros((2, m), dtype)
+        vertices.find(u, np.array([0, m - 1], dtype=np.int32), np.ones(2), np.zeros(ranking.N_SUMS))
+        own, other = u[0, :2].astype(np.float64)
+        alike = u[1, -1] == own and (u[0, 1:] == other).all() and (u[1, :-1] == other).all()
+        return (own, other) if alike else None
 
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> VertexSums:
         """Return the sums over the rows of the largest losses, each with the weight w_i = n p_i.
@@ -174,14 +187,6 @@ class FindVertices(TileOperation[VertexSums]):
 
 #: Classes from which it pays to sum the features of each first.
 _MANY_CLASSES = 64
-
-
-def _of_classes(vertices: Vertices, totals: Float64Array, dtype: np.dtype[np.floating]) -> Float64Array:
-    """Return sum u_i x_i^T (m, d) at W = 0 from the summed features of every class, (m, d)."""
-    u = np.zeros((1, len(totals)), dtype)
-    vertices.find(u, np.zeros(1, dtype=np.int32), np.ones(1), np.zeros(ranking.N_SUMS))
-    own, other = u[0, :2].astype(np.float64)
-    return np.asarray((own - other) * totals + other * totals.sum(axis=0))
 
 
 #: Rows of a tile sampled for open classes.

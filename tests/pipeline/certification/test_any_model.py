@@ -453,6 +453,41 @@ def test_float64_decides_what_rounding_may_hide(
     assert (seen[0], seen[-1]) == ("float32", "float64")
 
 
+def test_float64_decides_where_the_bound_alone_may_be_above_the_tolerance(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the gap and the gap with its bound lies the tolerance, though the bound is a small share."""
+    W = weights_at(1)
+    wide = rows.certified(Softmax(), {"W": W})
+    seen, record = watch_precisions(monkeypatch), (wide.primal, wide.dual)
+    found = rows.certified(Softmax(), {"W": W}, recorded=record)
+    assert {*seen} == {"float32"}
+    between = 0.5 * (wide.relative_gap + found.relative_gap)
+    assert wide.relative_gap < between < found.relative_gap
+    monkeypatch.setattr(recompute, "LOOSEST_TOL", between)
+    certified = rows.certified(Softmax(), {"W": W}, recorded=record, config={"tol": between})
+    assert seen[-1] == "float64"
+    assert certified.certified
+    assert certified.gap == wide.gap
+
+
+def test_the_bound_of_rounding_is_the_sum_of_its_terms() -> None:
+    """By hand: W has two features and two classes, and tiles of one and of three rows are added."""
+    W, W_dual, lam, n = np.array([[3.0, 0.0], [4.0, 1.0]]), np.array([[3.0, 1.0], [4.0, 1.0]]), 0.5, 4
+    whole = certificate_sums.Rounding(W, curvature=2.0)
+    for norms, alpha in ((np.array([2.0]), [[1.0, -1.0]]), (np.array([1.0, 1.0, 3.0]), [[0.5, -0.5]] * 3)):
+        part = whole.part()
+        part.squares, part.most_rows = float(np.vdot(norms, norms)), len(norms)
+        part.add(norms, np.array(alpha), np.ones((len(norms), 2)))
+        whole.take(part)
+    assert (whole.squares, whole.most_rows, whole.cross) == (15.0, 3, 0.0)
+    np.testing.assert_allclose(whole.sizes, [4.5, 4.5])
+    scores, columns = 6 * 2.0**-24, 7 * 2.0**-24  # sums of two and of three products, and four roundings
+    off = columns * 4.5 / (lam * n)
+    expected = 0.5 * 2.0 * (scores * 5.0) ** 2 * 15.0 / n + 0.5 * lam * (off * off + off * (2.0 + off))
+    assert expected <= whole.bound(W_dual, lam, n) <= 1.03 * expected
+
+
 @pytest.mark.parametrize("kind", ["hinge", "smoothed", "duals", "cuts"])
 def test_products_are_in_float64_where_no_bound_is_known(
     rows: Rows, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -85,6 +85,14 @@ def test_a_row_that_is_behind_cannot_be_stretched(loss) -> None:
     assert stretch(loss, scores, y) == np.inf
 
 
+@pytest.mark.parametrize("loss", HINGES, ids=loss_name)
+@pytest.mark.parametrize("own", [False, True])
+def test_scores_that_are_no_numbers_cannot_be_stretched(loss, own) -> None:
+    scores, y = told_apart(np.random.default_rng(2))
+    scores[3, y[3] if own else (y[3] + 1) % M] = np.nan
+    assert stretch(loss, scores, y) == np.inf
+
+
 def test_many_ranks_are_stretched_as_few_are() -> None:
     random = np.random.default_rng(4)
     y = random.integers(60, size=20).astype(np.int32)

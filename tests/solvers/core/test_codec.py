@@ -158,7 +158,7 @@ def test_a_run_goes_on_from_what_a_checkpoint_gives_back_to_the_same_bits(
             )  # fmt: skip
 
     whole = run()
-    for state, duals in states[: len(states) - 1 : 15]:
+    for state, duals in (states[0], states[(len(states) - 1) // 2]):
         rest, again = run(state, duals), run(stored(state), duals)
         assert (again.passes, again.primal) == (rest.passes, rest.primal)
         np.testing.assert_array_equal(again.W, rest.W)

@@ -281,6 +281,9 @@ def test_a_long_run_on_few_dense_rows_begins_with_dual_ascent() -> None:
         least = min(known, key=lambda name: known[name].time)
         assert least != "dual_ascent"
         assert next(iter(known)) == ("dual_ascent" if n <= 4 * 320 else least)
+    # Forecast as long, sparse rows begin with the least.
+    known = forecast(*texts(), Softmax(), 5_000.0)
+    assert next(iter(known)) == min(known, key=lambda name: known[name].time)
 
 
 def test_whole_numbers_are_squared_as_numbers() -> None:

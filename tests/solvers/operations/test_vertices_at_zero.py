@@ -8,6 +8,7 @@ from scipy import sparse
 
 from tests.reference import losses as reference
 from topline import SerialExecutor, Softmax, StructuredHinge, TopKHinge
+from topline.solvers.blocks.vertices import DenseVertices
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses import LDRKL, TopKEntropy, TruncatedTopKEntropy
 from topline.solvers.operations import FindVertices
@@ -46,3 +47,18 @@ def test_it_is_the_sum_over_the_rows(loss, gamma, make) -> None:
     np.testing.assert_allclose(found.product, near.product, atol=1e-6 * N * size / M)
     for name in ("loss", "conjugate_u", "u_sq", "active", "rows"):
         np.testing.assert_equal(getattr(found, name), getattr(near, name))
+
+
+def test_it_is_multiplied_where_entries_depend_on_the_class(monkeypatch) -> None:
+    """As those of a loss that prefers a class do."""
+    find = DenseVertices.find
+
+    def preferring(self: DenseVertices, scores: np.ndarray, *others: np.ndarray) -> None:
+        find(self, scores, *others)
+        scores[:, 5] += 0.25
+
+    monkeypatch.setattr(DenseVertices, "find", preferring)
+    with SerialExecutor(blocks=2) as executor:
+        executor.bind(Problem(Softmax(), N, D, M, 0.1), X, Y, keep_duals=False, weights=WEIGHTS)
+        found, near = (executor.run(FindVertices(0, np.full((D, M), w))) for w in (0.0, 1e-300))
+    np.testing.assert_allclose(found.product, near.product, atol=1e-9)
