@@ -74,7 +74,9 @@ def _resident(pid: int) -> dict[int, int]:
     found = {}
     for process in tree(pid):
         try:
-            if process.pid == pid or "spawn_main" in " ".join(process.cmdline()):
+            # A program that a worker starts has the worker's command line for a moment.
+            worker = process.ppid() == pid and "spawn_main" in " ".join(process.cmdline())
+            if process.pid == pid or worker:
                 found[process.pid] = process.memory_info().rss
         except psutil.Error:
             continue
