@@ -253,7 +253,7 @@ def _rounding(
     stored: StoredModel, rows: TrainingRows, W: NDArray[np.float64], sums: CertificateSums
 ) -> Rounding | None:
     """Return what bounds the rounding of float32 products; None for small ones or where nothing does."""
-    curved = curvature(sums.loss) if sums.gamma == 0.0 else None
+    curved = curvature(sums.loss)
     from_gradients = not stored.model.has_duals and sums.point is None
     large = len(rows) * W.size >= MANY_PRODUCTS and rows.dataset.info.layout == "dense"
     return Rounding(W, curved) if curved is not None and from_gradients and large else None
@@ -381,22 +381,17 @@ def _conclude(
     smoothed_gap = None
     if gamma > 0 and sums.product is not None and top_count(record.config, n) is None:
         smoothed_gap = 0.5 * lam * square + penalty + sums.shifted_sum / n - dual
-    gap, rounding = primal - dual, 0.0
+    rounding = 0.0
     if sums.rounding is not None:
-        # The squares of both sides apart would not cancel their rounding.
-        excess = (sums.loss_sum - sums.conjugate + sums.rounding.cross) / n
-        dual = primal - excess - 0.5 * lam * float(np.linalg.norm(W_dual - W)) ** 2
-        rounding = sums.rounding.bound(W_dual, lam, n)
-        gap = primal - dual + rounding
-        if not np.isfinite(gap):
-            return None
+        apart, rounding = sums.rounding.gap(sums.loss_sum - sums.conjugate, W_dual, lam, n)
+        dual = primal - apart
+    gap = primal - dual + rounding
+    if sums.rounding is not None and not np.isfinite(gap):
+        return None
     _check_order(record, gap, smoothed_gap, primal)
     relative = max(gap, 0.0) / max(abs(primal), float(np.finfo(np.float64).tiny))
-    recorded = {name: float(record.result[name]) for name in ("primal", "dual")}
-    agrees = all(
-        abs(found - recorded[name]) <= AGREEMENT * max(abs(primal), 1e-300)
-        for name, found in (("primal", primal), ("dual", dual))
-    )
+    recorded = float(record.result["primal"]), float(record.result["dual"])
+    agrees = _agree((primal, dual), recorded)
     distance = float(np.linalg.norm(W - W_dual) / np.linalg.norm(W)) if W.any() else None
     valid = agrees and sums.largest_infeasibility <= sums.tolerance
     tol = float(record.config["tol"])
@@ -414,8 +409,8 @@ def _conclude(
         smoothed_gap=smoothed_gap,
         basis=basis,
         n=n,
-        recorded_primal=recorded["primal"],
-        recorded_dual=recorded["dual"],
+        recorded_primal=recorded[0],
+        recorded_dual=recorded[1],
         agrees=agrees,
         w_difference=distance if basis in {"A", CUTS} and record.kernel is None else None,
         infeasibility=sums.largest_infeasibility if basis in {"A", CUTS} else None,
@@ -441,6 +436,12 @@ def _dual_side(
     basis = "A" if stored.model.has_duals else CUTS if CUT_POINTS in arrays else "W"
     W_dual = sums.product / (record.lam * record.n)
     return sums.conjugate / record.n, sums.penalty / record.n, W_dual, basis
+
+
+def _agree(found: tuple[float, float], recorded: tuple[float, float]) -> bool:
+    """Return whether P and D are those that training recorded, up to rounding."""
+    tolerance = AGREEMENT * max(abs(found[0]), 1e-300)
+    return all(abs(ours - theirs) <= tolerance for ours, theirs in zip(found, recorded, strict=True))
 
 
 def _decides(gap: float, rounding: float, limit: float) -> bool:

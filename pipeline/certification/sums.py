@@ -95,6 +95,14 @@ class Rounding:
         self.cross += float(np.vdot(alpha, scores))
         self.sizes = self.sizes + norms @ np.maximum(np.abs(alpha), _TINY)
 
+    def gap(self, excess: float, W_dual: Array, lam: float, n: int) -> tuple[float, float]:
+        """Return P - D by that identity, and its bound; `excess` is sum w_i (Phi(s_i) + Phi*(-beta_i)).
+
+        The squares of both sides apart would not cancel their rounding.
+        """
+        apart = float(np.linalg.norm(W_dual - self.W))
+        return (excess + self.cross) / n + 0.5 * lam * apart**2, self.bound(W_dual, lam, n)
+
     def bound(self, W_dual: Array, lam: float, n: int) -> float:
         """Return by how much the gap may exceed that by the sums, with W(A) as computed."""
         apart = W_dual - self.W
